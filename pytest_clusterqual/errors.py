@@ -1,0 +1,51 @@
+"""Errors that are meant to be read by the person who runs the qualification.
+
+Every message names what was wrong, where, and what to do about it. Anything that is not a
+`ClusterQualError` is a defect of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ClusterQualError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ProjectFileError(ClusterQualError):
+    """The project file is missing, malformed or asks for something impossible.
+
+    `problems` holds one line each, in the form ``file:line: key: got ..., want ...``.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class LaunchError(ClusterQualError):
+    """The ranks could not be started, or the world that formed is not the one asked for."""
+
+
+class ChannelError(ClusterQualError):
+    """A control message was missing, malformed or not signed with the run's secret."""
+
+
+class JobError(ClusterQualError):
+    """A job did not give a usable result on every rank.
+
+    `culprits` names the ranks the evidence points at, as ``rank 1 on node1``.
+    """
+
+    def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:
+        self.culprits = tuple(culprits)
+        super().__init__(message)
+
+
+class MeasurementError(ClusterQualError):
+    """What the ranks returned is not a measurement: missing, not finite, of the wrong size."""
+
+
+class RunFolderError(ClusterQualError):
+    """The run folder cannot be written, or holds records of another schema."""

@@ -1,0 +1,1 @@
+"""Room: measurements become verdicts and findings. Pure functions, no process, no file."""

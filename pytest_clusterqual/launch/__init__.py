@@ -1,0 +1,1 @@
+"""Room: a plan becomes processes, and every process that was started is ended."""

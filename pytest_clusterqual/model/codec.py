@@ -1,0 +1,107 @@
+"""Dataclasses to JSON and back, strictly: a field that is missing or of another type is an error.
+
+This is how per-rank results, measurements and records cross a process or a year; nothing is
+ever unpickled or evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union
+
+Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Turn dataclasses, enums, tuples and mappings into plain JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no NaN; `from_json` reads these three words back as floats
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def from_json(kind: type[T], value: Any, *, where: str = "value") -> T:
+    """Read `value` as `kind`; unknown fields are refused.
+
+    Raises:
+        ValueError: the message names the place, what was got and what is wanted.
+    """
+    return typing.cast(T, _read(kind, value, where))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is Any or kind is object:
+        return value
+    if origin in (Union, types.UnionType):
+        options = typing.get_args(kind)
+        if value is None and type(None) in options:
+            return None
+        return _read(next(o for o in options if o is not type(None)), value, where)
+    if origin is typing.Literal:
+        return _require(value in typing.get_args(kind), kind, value, where)
+    if origin is tuple:
+        (item, *_rest) = typing.get_args(kind)
+        _require(isinstance(value, (list, tuple)), kind, value, where)
+        return tuple(_read(item, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        _key, item = typing.get_args(kind)
+        _require(isinstance(value, Mapping), kind, value, where)
+        return {str(k): _read(item, v, f"{where}.{k}") for k, v in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, value, where)
+    if issubclass(kind, enum.Enum):
+        _require(value in [member.value for member in kind], kind, value, where)
+        return kind(value)
+    if kind is float:
+        if value in ("nan", "inf", "-inf"):
+            return float(value)
+        _require(isinstance(value, (int, float)) and not isinstance(value, bool), kind, value, where)
+        return float(value)
+    _require(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), kind, value, where)
+    return value
+
+
+def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _require(isinstance(value, Mapping), kind, value, where)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    if unknown := sorted(set(value) - set(fields)):
+        raise ValueError(f"{where}: got unknown field {unknown[0]!r}, want {', '.join(fields)}")
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in value and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{where}: the field {missing[0]!r} is missing")
+    hints = _hints(kind)
+    return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _require(condition: bool, kind: Any, value: Any, where: str) -> Any:
+    if not condition:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise ValueError(f"{where}: got {shown}, want {getattr(kind, '__name__', kind)}")
+    return value

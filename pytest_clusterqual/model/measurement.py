@@ -1,0 +1,226 @@
+"""Measurements: raw samples of every rank with the conditions they were taken under.
+
+Never a bare number. All classes cross processes and files as JSON through `model.codec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """What else the measuring machines did meanwhile.
+
+    `other_cpu` is the share of the measured cores' time (0 to 1) that went to processes outside
+    the measurement or was stolen by the hypervisor; the worst node counts.
+    """
+
+    other_cpu: float
+    node: str
+
+    @property
+    def heavy(self) -> bool:
+        """True where timing on CPU says as much about the neighbours as about the machine."""
+        return self.other_cpu > 0.15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """Under which circumstances a measurement was taken. None where a field has no meaning."""
+
+    nodes: int
+    nproc_per_node: int
+    ranks: int
+    hosts: tuple[str, ...]
+    simulated: bool
+    oversubscribed: bool
+    device: str
+    device_name: str
+    backend: str
+    versions: dict[str, str]
+    layout: str | None = None
+    workload: str | None = None
+    collective: str | None = None
+    bytes: int | None = None
+    group: str | None = None
+    algorithm: str | None = None
+    load: Load | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """Memory of one rank over forward, backward and optimizer steps of the exact job, in bytes.
+
+    `step_peaks[i]` is the peak of step i, in the terms that `counted` names. `reserved_peaks` is
+    what the allocator held from the device (empty on CPU). `device_used` is the highest use seen
+    at device level: the process' peak resident set on CPU, total minus free on CUDA. `limit` is
+    the device memory, on CPU the rank's share; `limit_from` says where the limit comes from.
+    `parts` splits the steady state: parameters, gradients, optimizer (bytes held on this rank).
+    """
+
+    rank: int
+    step_peaks: tuple[int, ...]
+    reserved_peaks: tuple[int, ...]
+    device_used: int
+    limit: int
+    limit_from: str
+    counted: str
+    parts: dict[str, int]
+    losses: tuple[float, ...]
+    data_digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveTiming:
+    """One message size on one rank. `bytes` is the whole array as nccl-tests counts it.
+
+    `seconds[i]` is sample i: the time of one collective, averaged over `iterations` back-to-back
+    calls after a barrier. `wrong` counts wrong result elements over all checks.
+    """
+
+    bytes: int
+    iterations: int
+    seconds: tuple[float, ...]
+    wrong: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFabric:
+    """`group_size` is the number of ranks in this rank's group; 0 if it is in none."""
+
+    rank: int
+    group_size: int
+    timings: tuple[CollectiveTiming, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTraining:
+    """Training steps on one rank, warm-up first: all steps are kept, the judge cuts.
+
+    `step_seconds` is the wall time of each optimizer step, data included; `data_seconds` the part
+    spent waiting for data; `tokens_per_step` is global. `work_seconds` spans the fixed work's steps.
+    """
+
+    rank: int
+    warmup_seconds: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    data_seconds: tuple[float, ...]
+    work_seconds: float
+    tokens_per_step: int
+    losses: tuple[float, ...]
+    data_digest: str
+
+
+SpanKind = Literal[
+    "init",         # process start until the process group is ready and the model is built
+    "load",         # reading the last complete checkpoint
+    "data",         # waiting for the next batch
+    "step",         # forward, backward, optimizer, communication
+    "checkpoint",   # a save keeps training from going on
+    "finish",       # waiting for the last background save
+    "teardown",     # leaving the process group
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """`start` and `end` are seconds of this host's monotonic clock; `step` counts from 1, 0 if none."""
+
+    kind: SpanKind
+    attempt: int
+    start: float
+    end: float
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A moment on one rank, in the same clock as its spans.
+
+    started: the process began · killed: about to be killed on purpose · failed: an exception from
+    a peer's death · saved: a checkpoint of `step` became complete · resumed: training goes on
+    after `step` (0: from the beginning) · done: the fixed work is finished.
+    """
+
+    kind: Literal["started", "killed", "failed", "saved", "resumed", "done"]
+    attempt: int
+    at: float
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRun:
+    """Everything one rank logged over all attempts of a full run.
+
+    `began` and `ended` are the launch as this rank's host saw it (agent started, agent ended).
+    """
+
+    rank: int
+    began: float
+    ended: float
+    spans: tuple[Span, ...]
+    marks: tuple[Mark, ...]
+    losses: dict[str, float]  # step -> global loss, last attempt that did the step
+    data_digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryMeasurement:
+    conditions: Conditions
+    ranks: tuple[RankMemory, ...]
+    started: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FabricMeasurement:
+    """`rounds[r]` is the r-th pass over all sizes, with the result of every rank."""
+
+    conditions: Conditions
+    rounds: tuple[tuple[RankFabric, ...], ...]
+    started: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingRun:
+    """The fixed work done once on `conditions.nodes` nodes, in a process group of its own."""
+
+    conditions: Conditions
+    ranks: tuple[RankTraining, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingMeasurement:
+    """Runs in the order they were made: baseline and candidates interleaved."""
+
+    conditions: Conditions
+    runs: tuple[ScalingRun, ...]
+    started: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullRunMeasurement:
+    """`mode` is the checkpoint mode; `steps` and `tokens_per_step` the fixed work; `kill_step` 0 if none."""
+
+    conditions: Conditions
+    ranks: tuple[RankRun, ...]
+    mode: str
+    steps: int
+    tokens_per_step: int
+    kill_step: int
+    started: float
+    seconds: float
+
+
+Measurement = MemoryMeasurement | FabricMeasurement | ScalingMeasurement | FullRunMeasurement
+MEASUREMENTS: dict[str, type] = {
+    "memory": MemoryMeasurement,
+    "fabric": FabricMeasurement,
+    "scaling": ScalingMeasurement,
+    "full_run": FullRunMeasurement,
+}
+CRITERIA = tuple(MEASUREMENTS)

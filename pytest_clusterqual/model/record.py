@@ -1,0 +1,111 @@
+"""Verdicts, and the line of a run folder that holds one."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_clusterqual.model.measurement import Conditions
+
+SCHEMA = 1
+
+
+class Verdict(str, enum.Enum):
+    """What is concluded from an interval and a requirement; see DESIGN section 6 in `docs/verdicts.md`."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    UNDECIDED = "UNDECIDED"
+    BLOCKED = "BLOCKED"
+    ERROR = "ERROR"
+    MEASURED = "MEASURED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# From best to worst: a test with several verdicts is as good as its worst one. MEASURED stands
+# before PASS, so that a number without a requirement never turns a verdict into none.
+SEVERITY = (
+    Verdict.MEASURED, Verdict.PASS, Verdict.BLOCKED, Verdict.UNDECIDED, Verdict.FAIL, Verdict.ERROR,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """Where the value lies, and what kind of statement that is.
+
+    median: order statistics of independent samples at `level`; bootstrap: of a ratio of medians
+    at `level`; maximum: the worst of all samples, which bounds itself; resolution: one event,
+    known to the resolution of the clocks that saw it; count: an exact count.
+    """
+
+    low: float
+    high: float
+    kind: Literal["median", "bootstrap", "maximum", "resolution", "count"]
+    level: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A named suspect (node, link, rank, setting). It points; it proves no cause."""
+
+    suspect: str
+    kind: str
+    evidence: str
+    check_next: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """A requirement as it was applied: absolute, with where its level comes from."""
+
+    op: str
+    value: float
+    unit: str
+    text: str
+    source: str
+    expected_from: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """One quantity, judged. `margin` is the distance of the value to the bound as a share of the
+    bound, positive on the good side. `label` tells cases of one test apart, e.g. ``1 MiB``.
+    `samples` are the reduced samples behind the value (slowest rank taken); `per_rank` a figure a rank.
+    """
+
+    quantity: str
+    label: str
+    value: float | None
+    unit: str
+    interval: Interval | None
+    verdict: Verdict
+    reason: str
+    requirement: Demand | None = None
+    margin: float | None = None
+    samples: tuple[float, ...] = ()
+    per_rank: dict[str, float] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One line of ``records.jsonl``: a judgement with its conditions. `measurement` names the raw one."""
+
+    schema: int
+    run: str
+    test: str
+    criterion: str
+    judgement: Judgement
+    conditions: Conditions | None
+    measurement: str | None
+    started: float
+    seconds: float
+
+
+def worst(verdicts: list[Verdict] | tuple[Verdict, ...]) -> Verdict:
+    """The verdict of a whole from the verdicts of its parts; no parts is an ERROR, never a PASS."""
+    return max(verdicts, key=SEVERITY.index) if verdicts else Verdict.ERROR

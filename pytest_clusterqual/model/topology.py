@@ -1,0 +1,83 @@
+"""Nodes, the devices in them, what joins them, and which rank sits where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Links:
+    """What was promised, each in bytes per second and direction; None where the file is silent."""
+
+    intra_node: float | None = None
+    nic: float | None = None
+    nics_per_node: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Topology:
+    """`nodes` names in order, each with `nproc_per_node` ranks.
+
+    `simulated` is true when all nodes are shares of one machine: nothing measured there says
+    anything about a network. `oversubscribed` is true when ranks share cores.
+    """
+
+    nodes: tuple[str, ...]
+    nproc_per_node: int
+    device: Literal["cpu", "cuda"]
+    simulated: bool
+    oversubscribed: bool = False
+    links: Links = Links()
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.nproc_per_node
+
+    def node_of(self, rank: int) -> str:
+        return self.nodes[rank // self.nproc_per_node]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPlace:
+    """Where one rank really sits, as it answered itself."""
+
+    rank: int
+    local_rank: int
+    node: str
+    host: str
+    pid: int
+    device: str
+    device_name: str
+    backend: str
+    cores: tuple[int, ...]
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.node}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMap:
+    """rank -> place, in rank order."""
+
+    places: tuple[RankPlace, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, rank: int) -> RankPlace:
+        return self.places[rank]
+
+    def on_node(self, node: str) -> tuple[int, ...]:
+        return tuple(p.rank for p in self.places if p.node == node)
+
+    def groups(self, kind: Literal["intra_node", "inter_node", "world"]) -> tuple[tuple[int, ...], ...]:
+        """Rank groups of one kind: each node's ranks, the first rank of every node, or all ranks."""
+        nodes = list(Counter(p.node for p in self.places))
+        if kind == "intra_node":
+            return tuple(self.on_node(node) for node in nodes)
+        if kind == "inter_node":
+            return (tuple(self.on_node(node)[0] for node in nodes),)
+        return (tuple(p.rank for p in self.places),)

@@ -1,0 +1,98 @@
+"""The exact job, and how it is spread over ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_clusterqual.model.codec import to_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """A decoder-only transformer: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    experts: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters: untied embeddings, two norms a layer and a final one, no biases."""
+        head = self.hidden // self.heads
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * head
+        feed_forward = 3 * self.hidden * self.ffn
+        return self.layers * (attention + feed_forward + 2 * self.hidden) + 2 * self.vocab * self.hidden + self.hidden
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimizer:
+    name: Literal["adamw"]
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """The fixed work: `steps` optimizer steps of `global_batch` sequences each.
+
+    `microbatch` is in sequences per rank and forward, `global_batch` in sequences per optimizer
+    step. `data_path` None means the bytes of the standard library's own sources.
+    """
+
+    model: ModelShape
+    optimizer: Optimizer
+    precision: Literal["fp32", "bf16", "fp16"]
+    sequence_length: int
+    microbatch: int
+    global_batch: int
+    steps: int
+    seed: int
+    data_path: str | None = None
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.sequence_length
+
+    @property
+    def fixed_work(self) -> int:
+        """Tokens of the whole fixed work."""
+        return self.steps * self.tokens_per_step
+
+    def accumulation(self, data_ranks: int) -> int:
+        """Forward passes per optimizer step on each of `data_ranks` data-parallel ranks.
+
+        Raises:
+            ValueError: the global batch does not divide, so that many ranks cannot do this exact job.
+        """
+        per_forward = self.microbatch * data_ranks
+        if self.global_batch % per_forward:
+            raise ValueError(
+                f"global_batch {self.global_batch} is not a multiple of microbatch {self.microbatch} x "
+                f"{data_ranks} data-parallel ranks = {per_forward}"
+            )
+        return self.global_batch // per_forward
+
+    def fingerprint(self, *, versions: Mapping[str, str], data_digest: str) -> str:
+        """Sixteen hex digits that change whenever the job, its data or its software does.
+
+        Only measurements with the same fingerprint may be compared. The layout is not part of
+        it: comparing layouts of one job is the point.
+        """
+        text = json.dumps([to_json(self), dict(sorted(versions.items())), data_digest], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How the job is spread: plain data parallel unless `fsdp` says otherwise."""
+
+    name: str
+    fsdp: Literal["full"] | None = None
+    activation_checkpointing: Literal["none", "full"] = "none"

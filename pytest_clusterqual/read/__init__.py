@@ -1,0 +1,1 @@
+"""Room: text from outside (project files, captures) becomes words of the model."""

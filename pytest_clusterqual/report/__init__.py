@@ -1,0 +1,1 @@
+"""Room: records become what people and CI read. Nothing here measures or judges."""

@@ -1,0 +1,153 @@
+"""The one place where quantities with units are read and printed.
+
+Inside the package every quantity is a float in its canonical unit: bytes ``B``, seconds ``s``,
+bytes per second ``B/s``, tokens per second ``tokens/s``, and ``1`` for shares and ratios.
+GB/s means 1e9 B/s; KiB, MiB and GiB are powers of 1024.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pint
+
+BYTES, SECONDS, RATE, TOKEN_RATE, RATIO = "B", "s", "B/s", "tokens/s", "1"
+
+_DEFINITIONS = (
+    "byte = [information] = B",
+    "bit = byte / 8 = b",
+    "second = [time] = s",
+    "minute = 60 * second = min",
+    "hour = 60 * minute = h",
+    "day = 24 * hour = d",
+    "token = [token] = _ = tokens",
+    "percent = 0.01 = %",
+    "nano- = 1e-9 = n-",
+    "micro- = 1e-6 = u- = µ- = μ-",
+    "milli- = 1e-3 = m-",
+    "kilo- = 1e3 = k-",
+    "mega- = 1e6 = M-",
+    "giga- = 1e9 = G-",
+    "tera- = 1e12 = T-",
+    "kibi- = 1024 = Ki-",
+    "mebi- = 1048576 = Mi-",
+    "gibi- = 1073741824 = Gi-",
+    "tebi- = 1099511627776 = Ti-",
+)
+_EXAMPLES = {
+    BYTES: "a size such as 64 MiB",
+    SECONDS: "a time such as 20 s",
+    RATE: "a rate such as 300 GB/s",
+    TOKEN_RATE: "a token rate such as 5e4 tokens/s",
+    RATIO: "a share or ratio such as 80 % or 0.8",
+}
+_QUANTITY = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S.*?)?\s*")
+# Only what a unit can be made of: nothing else is handed to the unit parser.
+_UNIT = re.compile(r"%|[A-Za-zµμ]+(?:/[A-Za-z]+)?")
+
+
+@functools.cache
+def _registry() -> pint.UnitRegistry:
+    import pint  # loaded on first use: a run that selects no qualification test must not pay for it
+
+    registry: pint.UnitRegistry = pint.UnitRegistry(None, cache_folder=None)
+    for definition in _DEFINITIONS:
+        registry.define(definition)
+    return registry
+
+
+def example(unit: str) -> str:
+    """Say in words what a quantity of canonical `unit` looks like."""
+    return _EXAMPLES[unit]
+
+
+def parse(text: str | float, unit: str) -> float:
+    """Read `text` as a finite quantity in the canonical `unit`.
+
+    A bare number is accepted for ratios only: everything else must say its unit.
+
+    Raises:
+        ValueError: the message says what was got and what is wanted.
+    """
+    wanted = f"got {text!r}, want {_EXAMPLES[unit]}"
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise ValueError(wanted)
+    if isinstance(text, (int, float)):
+        if unit != RATIO or not math.isfinite(text):
+            raise ValueError(wanted)
+        return float(text)
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(wanted)
+    number, name = float(match["number"]), match["unit"]
+    if name is None:
+        if unit != RATIO:
+            raise ValueError(f"{wanted} (the unit is missing)")
+        return number
+    if not _UNIT.fullmatch(name):
+        raise ValueError(wanted)
+    import pint
+
+    registry = _registry()
+    try:
+        factor = registry.Quantity(1.0, registry.parse_units(name)).to(_canonical(unit)).magnitude
+    except (pint.errors.PintError, AttributeError, TypeError, ValueError):
+        raise ValueError(wanted) from None
+    value = number * float(factor)
+    if not math.isfinite(value):
+        raise ValueError(wanted)
+    return value
+
+
+def _canonical(unit: str) -> pint.Unit:
+    registry = _registry()
+    if unit == RATIO:
+        return registry.parse_units("")
+    return registry.parse_units({BYTES: "byte", SECONDS: "second", RATE: "byte/second", TOKEN_RATE: "token/second"}[unit])
+
+
+def show(value: float, unit: str) -> str:
+    """Print a canonical quantity for people, with three or four significant digits."""
+    if not math.isfinite(value):
+        return f"{value}"
+    if unit == BYTES:
+        return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB"))
+    if unit == RATE:
+        return _scaled(value, 1000.0, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+    if unit == TOKEN_RATE:
+        return f"{_digits(value)} tokens/s"
+    if unit == SECONDS:
+        magnitude = abs(value)
+        if magnitude >= 7200 or magnitude == 0:
+            return f"{_digits(value / 3600)} h" if magnitude else "0 s"
+        if magnitude >= 1:
+            return f"{_digits(value)} s"
+        return f"{_digits(value * 1e3)} ms" if magnitude >= 1e-3 else f"{_digits(value * 1e6)} us"
+    if unit == RATIO:
+        return _digits(value)
+    return f"{_digits(value)} {unit}"
+
+
+def show_share(value: float) -> str:
+    """Print a ratio as a percentage."""
+    return f"{_digits(value * 100)} %"
+
+
+def _scaled(value: float, step: float, names: tuple[str, ...]) -> str:
+    index = 0
+    # 0.9995 of the next unit already prints as the next unit, never as "1000 MB/s".
+    while abs(value) >= step * 0.9995 and index < len(names) - 1:
+        value, index = value / step, index + 1
+    return f"{_digits(value)} {names[index]}"
+
+
+def _digits(value: float) -> str:
+    if value == int(value) and abs(value) < 10_000:
+        return str(int(value))
+    if abs(value) >= 10_000:
+        return f"{value:.4g}" if abs(value) >= 1e6 else f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
