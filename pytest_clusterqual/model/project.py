@@ -43,8 +43,9 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """`steps` optimizer steps in fresh processes."""
+    """`steps` optimizer steps in fresh processes. `layouts` names some of the file's; None: all."""
 
+    layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
     steps: int = 3
 
@@ -68,6 +69,7 @@ class ScalingPlan:
     points: tuple[int, ...] = (1, 2)
     repeats: int = 6
     warmup_steps: int = 3
+    layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
     budget: float = 120.0
 
@@ -84,6 +86,7 @@ class FullRunPlan:
     checkpoint_mode: Literal["sync", "async"] = "async"
     kill_rank: int | None = None
     kill_step: int = 0
+    layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
 
 

@@ -102,13 +102,29 @@ def parse_bound(text: object, criterion: str, quantity: str) -> tuple[Op, float,
         ValueError: the message says what was got and what is wanted.
     """
     unit = QUANTITIES[criterion][quantity]
+    op, rest = _split(text, unit)
+    share = _OF_EXPECTED.fullmatch(rest)
+    if share is None:
+        return op, units.parse(rest, unit), False
+    if criterion != "fabric":
+        raise ValueError(f"got {text!r}: only fabric quantities have an expected level; want {units.example(unit)}")
+    return op, units.parse(share[1], units.RATIO), True
+
+
+def own_requirement(quantity: str, text: str, unit: str, *, source: str) -> Requirement:
+    """A requirement of a user's own test on a quantity of their own, in canonical `unit`.
+
+    Raises:
+        ValueError: the message says what was got and what is wanted.
+    """
+    op, rest = _split(text, unit)
+    return Requirement(
+        criterion="own", quantity=quantity, op=op, value=units.parse(rest, unit), unit=unit, text=text, source=source
+    )
+
+
+def _split(text: object, unit: str) -> tuple[Op, str]:
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f'got {text!r}, want "<op> <number> <unit>" with <=, >=, < or > and {units.example(unit)}')
-    op, rest = match.groups()
-    share = _OF_EXPECTED.fullmatch(rest)
-    if share is None:
-        return op, units.parse(rest, unit), False  # type: ignore[return-value]  # the pattern allows these four only
-    if criterion != "fabric":
-        raise ValueError(f"got {text!r}: only fabric quantities have an expected level; want {units.example(unit)}")
-    return op, units.parse(share[1], units.RATIO), True  # type: ignore[return-value]
+    return match[1], match[2]  # type: ignore[return-value]  # the pattern allows these four only

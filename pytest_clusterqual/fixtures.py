@@ -1,0 +1,116 @@
+"""The public fixtures. `docs/own-tests.md` shows how to write qualification tests with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_clusterqual import plugin
+from pytest_clusterqual.errors import ClusterQualError
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.model.measurement import Measurement
+    from pytest_clusterqual.model.requirement import Requirement
+    from pytest_clusterqual.model.topology import RankMap, Topology
+    from pytest_clusterqual.model.workload import Workload
+    from pytest_clusterqual.qualify import Qualify
+    from pytest_clusterqual.world import RankResult
+
+
+@pytest.fixture
+def topology(request: pytest.FixtureRequest) -> Topology:
+    """Nodes, ranks a node, device and promised links, as asked for."""
+    return plugin.qualification_of(request.config).session.topology
+
+
+@pytest.fixture
+def rank_map(request: pytest.FixtureRequest) -> RankMap:
+    """rank -> node, device, cores, versions, as the ranks answered; starts them if need be."""
+    with _remembering(request):
+        return plugin.qualification_of(request.config).session.rank_map
+
+
+@pytest.fixture
+def workload(request: pytest.FixtureRequest) -> Workload:
+    """The exact job of the project file."""
+    return plugin.qualification_of(request.config).project.workload
+
+
+@pytest.fixture
+def requirements(request: pytest.FixtureRequest) -> tuple[Requirement, ...]:
+    """What the project file demands for the criterion this test declares; all demands if it declares none."""
+    project = plugin.qualification_of(request.config).project
+    declared = plugin.criterion_of(request.node)
+    names = [declared[0]] if declared else ["memory", "fabric", "scaling", "full_run"]
+    return tuple(requirement for name in names for requirement in project.requirements(name))
+
+
+class Cluster:
+    """A lease on the nodes of this run."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._session = plugin.qualification_of(request.config).session
+
+    def run(self, function: str, *, nodes: int | None = None, timeout: float | None = None, fresh: bool = False,
+            **kwargs: Any) -> list[Any]:
+        """Run ``package.module:function`` on every rank and return what each rank returned, in rank order.
+
+        The function gets a `pytest_clusterqual.rank.jobs.Context` first and `kwargs` after it;
+        arguments and results are JSON values. `nodes` limits it to the first nodes, `timeout` is
+        in seconds, `fresh` gives it new processes.
+
+        Raises:
+            JobError: a rank raised, died or did not answer in time; it names rank and node.
+        """
+        return [result.value for result in self.run_timed(function, nodes=nodes, timeout=timeout, fresh=fresh, **kwargs)]
+
+    def run_timed(self, function: str, *, nodes: int | None = None, timeout: float | None = None, fresh: bool = False,
+                  **kwargs: Any) -> list[RankResult]:
+        """As `run`, with the seconds each rank spent inside the function."""
+        return self._session.run(function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh)
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Lease the nodes; ``cluster.run("package.module:function", **kwargs)`` gives per-rank results."""
+    return Cluster(request)
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Any:
+    """The parameters of this test, from the project file."""
+    return request.param
+
+
+@pytest.fixture
+def measurement(request: pytest.FixtureRequest, case: Any) -> Measurement:
+    """The measurement of this test's case; what goes wrong here is an ERROR, not a FAIL."""
+    with _remembering(request):
+        return plugin.qualification_of(request.config).measure(request.node, case)
+
+
+@pytest.fixture
+def qualify(request: pytest.FixtureRequest) -> Qualify:
+    """Judge a measurement, record it, and fail the test if the verdict is not PASS."""
+    from pytest_clusterqual.qualify import Qualify
+
+    return Qualify(plugin.qualification_of(request.config), request.node)
+
+
+class _remembering:
+    """Turn this package's errors into one readable message, kept for the test's record."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._item = request.node
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ClusterQualError):
+            from pytest_clusterqual.run import remember_error
+
+            remember_error(self._item, error)
+            pytest.fail(str(error), pytrace=False)

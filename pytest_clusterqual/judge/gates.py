@@ -1,0 +1,55 @@
+"""Which criteria must have passed before another one means anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pytest_clusterqual.model.record import SEVERITY, Verdict
+
+KEEP_GOING = "--qual-keep-going"
+
+
+class Outcome(NamedTuple):
+    """How one test ended: its id, its criterion, its parameters and its verdict."""
+
+    test: str
+    criterion: str
+    params: Mapping[str, object]
+    verdict: Verdict
+
+
+def gate(
+    criterion_needs: Sequence[str],
+    outcomes: Iterable[tuple[str, str, Mapping[str, object], Verdict]],
+    params: Mapping[str, object],
+) -> str | None:
+    """Say why a test with `params` must not run yet, or None if nothing stands in its way.
+
+    A needed criterion is fulfilled by at least one PASS and nothing worse, among its tests that
+    are about the same layout or about none in particular.
+    """
+    known = [Outcome(*outcome) for outcome in outcomes]
+    needs = (criterion_needs,) if isinstance(criterion_needs, str) else criterion_needs
+    for criterion in needs:
+        relevant = [o for o in known if o.criterion == criterion and _same_layout(o.params, params)]
+        if obstacle := _obstacle(criterion, relevant):
+            return obstacle
+    return None
+
+
+def _same_layout(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    return "layout" not in one or "layout" not in other or one["layout"] == other["layout"]
+
+
+def _obstacle(criterion: str, relevant: Sequence[Outcome]) -> str | None:
+    if not relevant:
+        return f"{criterion} was not run: select it too, or use {KEEP_GOING}"
+    culprits = [o for o in relevant if o.verdict not in (Verdict.PASS, Verdict.MEASURED)]
+    if culprits:
+        culprit = max(culprits, key=lambda o: SEVERITY.index(o.verdict))
+        more = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+        return f"{criterion} did not pass: {culprit.test.rsplit('::', 1)[-1]} is {culprit.verdict}{more}"
+    if all(o.verdict is Verdict.MEASURED for o in relevant):
+        return f"{criterion} reached no verdict: no requirement in the project file"
+    return None

@@ -1,0 +1,115 @@
+"""Memory: the highest peak of any rank in any step, and what is left on the fullest device."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+from pytest_clusterqual import units
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.judgement import Case, applicable, check_ranks, judge_each, rank_name
+from pytest_clusterqual.judge.statistics import median
+from pytest_clusterqual.model.measurement import Conditions, MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.record import Finding, Interval, Judgement
+from pytest_clusterqual.model.requirement import Requirement
+
+IMBALANCE = 1.05  # above the median of the other ranks
+GROWTH = 1.005  # from one step to the next
+
+
+def judge_memory(m: MemoryMeasurement, requirements: Iterable[Requirement]) -> tuple[Judgement, ...]:
+    """Judge `peak` (bytes, over ranks and steps) and `headroom` (share of the limit, over ranks).
+
+    Raises:
+        MeasurementError: a rank, a step, a peak or a finite loss is missing.
+    """
+    _check(m)
+    requirements = tuple(requirements)
+    cases = (_peak(m), _headroom(m))
+    return tuple(
+        judgement
+        for case in cases
+        for judgement in judge_each(case, applicable(requirements, "memory", case.quantity, m.conditions))
+    )
+
+
+def _check(m: MemoryMeasurement) -> None:
+    check_ranks(m.conditions, [r.rank for r in m.ranks], "memory")
+    for r in m.ranks:
+        where = f"memory: rank {r.rank}"
+        if not r.step_peaks or not r.losses:
+            raise MeasurementError(f"{where} did no step: {len(r.step_peaks)} peaks and {len(r.losses)} losses")
+        if len(r.step_peaks) != len(m.ranks[0].step_peaks):
+            raise MeasurementError(
+                f"{where} did {len(r.step_peaks)} steps, rank {m.ranks[0].rank} {len(m.ranks[0].step_peaks)}"
+            )
+        for number, loss in enumerate(r.losses, 1):
+            if not math.isfinite(loss):
+                raise MeasurementError(f"{where}: the loss of step {number} is {loss}; the job does not train")
+        if min(r.step_peaks) <= 0 or r.device_used <= 0 or r.limit <= 0:
+            raise MeasurementError(
+                f"{where}: got peaks from {min(r.step_peaks)} B and {r.device_used} B used of {r.limit} B, "
+                f"want all above 0"
+            )
+
+
+def _peak(m: MemoryMeasurement) -> Case:
+    per_rank = {str(r.rank): float(max(r.step_peaks)) for r in m.ranks}
+    fullest = max(m.ranks, key=lambda r: max(r.step_peaks))
+    peak = float(max(fullest.step_peaks))
+    step = fullest.step_peaks.index(int(peak)) + 1
+    findings = (*_imbalance(m.conditions, per_rank), *(f for r in m.ranks for f in _growth(m.conditions, r)))
+    return Case(
+        quantity="peak", label="", value=peak, unit=units.BYTES, timing=False,
+        interval=_maximum(peak, sum(len(r.step_peaks) for r in m.ranks)),
+        samples=tuple(float(max(peaks)) for peaks in zip(*(r.step_peaks for r in m.ranks), strict=True)),
+        per_rank=per_rank, findings=findings,
+        note=f"{rank_name(m.conditions, fullest.rank)}, step {step}; counted: {fullest.counted}",
+    )
+
+
+def _headroom(m: MemoryMeasurement) -> Case:
+    shares = {r.rank: (r.limit - r.device_used) / r.limit for r in m.ranks}
+    fullest = min(m.ranks, key=lambda r: shares[r.rank])
+    return Case(
+        quantity="headroom", label="", value=shares[fullest.rank], unit=units.RATIO, timing=False,
+        interval=_maximum(shares[fullest.rank], len(m.ranks)),
+        samples=tuple(shares[r.rank] for r in m.ranks),
+        per_rank={str(rank): share for rank, share in shares.items()},
+        note=f"{rank_name(m.conditions, fullest.rank)}: {units.show(fullest.device_used, units.BYTES)} used of "
+        f"{units.show(fullest.limit, units.BYTES)}, {fullest.limit_from}",
+    )
+
+
+def _maximum(value: float, samples: int) -> Interval:
+    return Interval(low=value, high=value, kind="maximum", samples=samples)
+
+
+def _imbalance(conditions: Conditions, peaks: dict[str, float]) -> list[Finding]:
+    findings = []
+    for rank, peak in peaks.items():
+        others = median([other for name, other in peaks.items() if name != rank])
+        if peak > IMBALANCE * others:  # never true of a single rank: the median of nobody is nan
+            findings.append(Finding(
+                suspect=rank_name(conditions, int(rank)),
+                kind="memory imbalance",
+                evidence=f"peak {units.show(peak, units.BYTES)}, {units.show_share(peak / others - 1)} above the "
+                f"median of the other ranks",
+                check_next="what only this rank holds: an uneven shard, gathered parameters, logging of whole tensors",
+            ))
+    return findings
+
+
+def _growth(conditions: Conditions, r: RankMemory) -> list[Finding]:
+    # The first step is left out: the optimizer's state may be made in it.
+    later = r.step_peaks[1:]
+    if len(later) < 2 or not all(b > GROWTH * a for a, b in itertools.pairwise(later)):
+        return []
+    return [Finding(
+        suspect=rank_name(conditions, r.rank),
+        kind="growth",
+        evidence=f"the peak rose in every step after the first: "
+        f"{', '.join(units.show(peak, units.BYTES) for peak in later[:6])}",
+        check_next="run more steps; look for tensors kept from step to step, such as losses not detached",
+    )]

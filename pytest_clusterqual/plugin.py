@@ -1,0 +1,177 @@
+"""pytest hooks: gather, call, hand on. Loads in every pytest run, so it imports nothing heavy.
+
+Everything a qualification run needs is made by `pytest_clusterqual.run`, which is imported when
+the first qualification test is collected.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.run import Qualification
+
+pytest_plugins = ("pytest_clusterqual.fixtures",)
+
+_FIXTURES = {"cluster", "measurement", "qualify", "rank_map", "requirements", "topology", "workload"}
+_key = pytest.StashKey["Qualification"]()
+_problem = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("clusterqual", "qualification of clusters for distributed training")
+    group.addoption("--nodes", type=_positive, metavar="N", help="number of nodes to qualify")
+    group.addoption("--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
+    group.addoption("--qual-config", metavar="FILE", help="project file (default: clusterqual.yaml beside the tests)")
+    group.addoption("--qual-run-dir", metavar="DIR", help="run folder (default: clusterqual-runs/<time>)")
+    group.addoption(
+        "--qual-keep-going", action="store_true", help="run tests whose gate did not pass, instead of BLOCKED"
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "criterion(name, needs=()): a qualification test of memory, fabric, scaling or full_run, parametrized from the "
+        "project file; it is BLOCKED unless the criteria in `needs` passed",
+    )
+    if config.getoption("--nodes") and _distributes(config):
+        raise pytest.UsageError(
+            "qualification tests cannot be spread over xdist workers: two measurements must not share a node; "
+            "run them without -n"
+        )
+
+
+def _distributes(config: pytest.Config) -> bool:
+    return bool(config.getoption("numprocesses", None) or config.getoption("tx", None)) or hasattr(config, "workerinput")
+
+
+def qualification_of(config: pytest.Config) -> Qualification:
+    """The run's qualification, made on first use.
+
+    Raises:
+        ClusterQualError: the project file or the options do not allow a run.
+    """
+    if _key not in config.stash:
+        from pytest_clusterqual.run import Qualification
+
+        config.stash[_key] = Qualification(config)
+    return config.stash[_key]
+
+
+def criterion_of(item: Any) -> tuple[str, tuple[str, ...]] | None:
+    """The criterion a test declares, and the criteria it needs first."""
+    marker = item.get_closest_marker("criterion")
+    if marker is None:
+        return None
+    name = marker.args[0] if len(marker.args) == 1 else None
+    if name not in ("memory", "fabric", "scaling", "full_run"):
+        raise pytest.UsageError(
+            f"{item.nodeid}: criterion{marker.args!r}: want one of memory, fabric, scaling, full_run"
+        )
+    return name, tuple(marker.kwargs.get("needs", ()))
+
+
+def _qualifies(item: pytest.Item) -> bool:
+    return item.get_closest_marker("criterion") is not None or bool(_FIXTURES & set(getattr(item, "fixturenames", ())))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    from pytest_clusterqual.errors import ClusterQualError
+
+    try:
+        declared = criterion_of(metafunc.definition)
+        if declared is not None:
+            qualification_of(config).parametrize(metafunc, declared[0])
+    except (ClusterQualError, pytest.UsageError) as error:
+        # Told once, for the selected tests only, when collection is over: a UsageError raised
+        # here would become a collection error of this one file.
+        config.stash.setdefault(_problem, str(error))
+        metafunc.parametrize("case", [pytest.param(None, id="no-project")], indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = [item for item in items if _qualifies(item)]
+    if not chosen:
+        return
+    if _problem in config.stash:
+        raise pytest.UsageError(config.stash[_problem])
+    from pytest_clusterqual.errors import ClusterQualError
+    from pytest_clusterqual.run import ordered
+
+    try:
+        qualification_of(config).select(chosen)
+    except ClusterQualError as error:
+        raise pytest.UsageError(str(error)) from None
+    # Gates come before what they guard; all other tests keep their places.
+    in_order = iter(ordered(chosen))
+    items[:] = [next(in_order) if _qualifies(item) else item for item in items]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    config = session.config
+    if _key in config.stash and session.items and not config.getoption("collectonly"):
+        from pytest_clusterqual.errors import ClusterQualError
+
+        try:
+            config.stash[_key].open()
+        except ClusterQualError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    nodes = config.getoption("--nodes")
+    return [f"clusterqual: {nodes} nodes asked for"] if nodes and not hasattr(config, "workerinput") else []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _key in item.config.stash and item.get_closest_marker("criterion"):
+        item.config.stash[_key].check_gate(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if _key in item.config.stash and _qualifies(item):
+        item.config.stash[_key].note_report(item, report)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _key in session.config.stash:
+        session.exitstatus = session.config.stash[_key].finish(int(session.exitstatus))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _key in config.stash:
+        config.stash[_key].print_summary(terminalreporter)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _key in config.stash:
+        config.stash[_key].close()
+
+
+def option(config: pytest.Config, name: str) -> Any:
+    """An option's value: the command line first, then the environment (``CLUSTERQUAL_NODES`` and so on)."""
+    value = config.getoption(name)
+    if value is None:
+        value = os.environ.get("CLUSTERQUAL_" + name.lstrip("-").removeprefix("qual-").upper().replace("-", "_")) or None
+    return value

@@ -1,0 +1,165 @@
+"""What a job sees of its world, and how one is found and run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from pytest_clusterqual.errors import ClusterQualError
+
+
+@dataclass(kw_only=True)
+class Context:
+    """Handed to every job function as its first argument.
+
+    `rank` and `world_size` count within this job's group, which may be a part of the launch:
+    `members` are the global ranks of the group in order, `nodes` the node of each of them.
+    `ranks_on_host` is how many ranks of the launch share this machine's memory.
+    """
+
+    rank: int
+    global_rank: int
+    local_rank: int
+    node: str
+    nproc_per_node: int
+    device: torch.device
+    backend: str
+    group: ProcessGroup
+    members: tuple[int, ...]
+    nodes: tuple[str, ...]
+    ranks_on_host: int
+    scratch: Path
+    tell: Callable[[float, float, str], None] = lambda done, total, what: None
+    subgroups: dict[tuple[int, ...], ProcessGroup] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+    def subgroup(self, ranks: Sequence[int]) -> ProcessGroup | None:
+        """A process group of some of this job's ranks; every rank of the job must call it, alike.
+
+        Returns None on ranks outside of it.
+        """
+        members = tuple(self.members[rank] for rank in ranks)
+        if self.rank not in ranks:
+            return None
+        # Kept for the life of the worker: torch names such a group by its ranks, and a name that
+        # is used again after its group was destroyed finds the old keys in the store and hangs.
+        # Only the members synchronize, for ranks outside this job take no part.
+        if members not in self.subgroups:
+            self.subgroups[members] = dist.new_group(members, use_local_synchronization=True)
+        return self.subgroups[members]
+
+    def groups(self, kind: str) -> tuple[tuple[int, ...], ...]:
+        """All groups of one kind (intra_node, inter_node, world), as ranks of this job."""
+        by_node: dict[str, list[int]] = {}
+        for rank, node in enumerate(self.nodes):
+            by_node.setdefault(node, []).append(rank)
+        if kind == "intra_node":
+            return tuple(tuple(ranks) for ranks in by_node.values())
+        if kind == "inter_node":
+            return (tuple(ranks[0] for ranks in by_node.values()),)
+        return (tuple(range(self.world_size)),)
+
+    def report(self, done: float, total: float, what: str) -> None:
+        """Tell the session how far this job is; call it outside timed windows only."""
+        self.tell(done, total, what)
+
+    def synchronize(self) -> None:
+        """Wait for the device; on CPU there is nothing to wait for."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """Find ``package.module:function``.
+
+    Raises:
+        ClusterQualError: there is no such module or function on this node.
+    """
+    module_name, _, function = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ClusterQualError(
+            f"{name}: cannot import {module_name!r} on this node: {error}; install it there, or put it beside the tests"
+        ) from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ClusterQualError(f"{name}: the module {module_name!r} has no function {function!r}")
+    return found  # type: ignore[no-any-return]  # callable() does not narrow Any
+
+
+class LoadWatch:
+    """Time of this rank's cores that other processes or the hypervisor took meanwhile."""
+
+    # user, nice, system, steal of a line of /proc/stat. Interrupts are left out: the rank's own
+    # network traffic shows up there.
+    _FIELDS = (1, 2, 3, 8)
+
+    def __init__(self) -> None:
+        self._cores = os.sched_getaffinity(0)
+        self._began = (time.monotonic(), self._busy(), time.process_time())
+
+    def taken(self) -> tuple[float, float]:
+        """Core-seconds that others took, and core-seconds there were.
+
+        The kernel counts in ticks of 10 ms: only the sum over a second or more says something.
+        """
+        began, busy, own = self._began
+        elapsed = time.monotonic() - began
+        return (self._busy() - busy) - (time.process_time() - own), elapsed * len(self._cores)
+
+    def _busy(self) -> float:
+        ticks = 0
+        with open("/proc/stat") as stat:
+            for line in stat:
+                fields = line.split()
+                if fields[0][:3] == "cpu" and fields[0][3:].isdigit() and int(fields[0][3:]) in self._cores:
+                    ticks += sum(int(fields[i]) for i in self._FIELDS if i < len(fields))
+        return ticks / float(os.sysconf("SC_CLK_TCK"))
+
+
+def place(device: torch.device, backend: str, *, rank: int, local_rank: int, node: str) -> dict[str, Any]:
+    """Where this rank really sits, as JSON of `model.topology.RankPlace`."""
+    import platform
+    import socket
+
+    from pytest_clusterqual import __version__
+
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "pytest_clusterqual": __version__}
+    if device.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = _cpu_name()
+    return {
+        "rank": rank, "local_rank": local_rank, "node": node, "host": socket.gethostname(), "pid": os.getpid(),
+        "device": str(device), "device_name": name, "backend": backend,
+        "cores": sorted(os.sched_getaffinity(0)), "versions": versions,
+    }
+
+
+def _cpu_name() -> str:
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    import platform
+
+    return platform.machine() or "cpu"
+
+
+def empty(ctx: Context) -> None:
+    """Do nothing: the cost of a job itself."""

@@ -1,0 +1,128 @@
+"""The fixed work, timed step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.measurement import RankTraining
+from pytest_clusterqual.model.workload import Layout, Workload
+from pytest_clusterqual.rank.data import ByteData
+from pytest_clusterqual.rank.layouts import Job, build
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.rank.jobs import Context
+
+
+@dataclass(kw_only=True, slots=True)
+class StepTimes:
+    """Seconds of each step, the part of it spent on data, and the local losses (not yet reduced)."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    data_seconds: list[float] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    whole: float = 0.0
+
+
+def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], warmup: int) -> Any:
+    """Do `warmup` steps and then the workload's fixed work; a `RankTraining` as JSON.
+
+    Raises:
+        MeasurementError: a loss is not finite.
+        ClusterQualError: the job cannot be done on these ranks, or its data cannot be read.
+    """
+    work = from_json(Workload, workload, where="workload")
+    data = ByteData.open(ctx, work)
+    job = build(ctx, work, from_json(Layout, layout, where="layout"))
+    total = warmup + work.steps
+    ctx.report(0, total, "warm-up")
+    warm = timed_steps(ctx, job, data, range(1, warmup + 1))
+    ctx.report(warmup, total, "fixed work")
+    meet(ctx)
+    with collector_at_rest():
+        timed = timed_steps(ctx, job, data, range(warmup + 1, total + 1))
+    ctx.report(total, total, "fixed work")
+    return to_json(
+        RankTraining(
+            rank=ctx.rank,
+            warmup_seconds=tuple(warm.step_seconds),
+            step_seconds=tuple(timed.step_seconds),
+            data_seconds=tuple(timed.data_seconds),
+            work_seconds=timed.whole,
+            tokens_per_step=work.tokens_per_step,
+            losses=global_losses(ctx, warm.losses + timed.losses),
+            data_digest=data.digest,
+        )
+    )
+
+
+def timed_steps(ctx: Context, job: Job, data: ByteData, steps: range) -> StepTimes:
+    """Do `steps`; nothing but clock readings is added to the work itself."""
+    times = StepTimes()
+    begin = start = time.perf_counter()
+    for step in steps:
+        batches = data.batches(step, rank=ctx.rank, world_size=ctx.world_size)
+        ready = time.perf_counter()
+        loss = job.step(batches)
+        ctx.synchronize()
+        end = time.perf_counter()
+        times.data_seconds.append(ready - start)
+        times.step_seconds.append(end - start)
+        times.losses.append(loss)
+        start = end
+    times.whole = start - begin
+    return times
+
+
+def meet(ctx: Context) -> None:
+    """Wait until every rank of the job is here and its device is idle."""
+    dist.all_reduce(torch.zeros(1, device=ctx.device), group=ctx.group)
+    ctx.synchronize()
+
+
+def global_losses(ctx: Context, local: Sequence[Tensor]) -> tuple[float, ...]:
+    """The loss of each step's global batch, from the ranks' own means: one all-reduce for all steps.
+
+    Raises:
+        MeasurementError: a loss is not finite; the message names the step, counted from 1.
+    """
+    if not local:
+        return ()
+    stacked = torch.stack(list(local)).double()
+    dist.all_reduce(stacked, group=ctx.group)
+    losses = tuple((stacked / ctx.world_size).tolist())
+    for step, loss in enumerate(losses, start=1):
+        check_finite(loss, step)
+    return losses
+
+
+def check_finite(loss: float, step: int) -> None:
+    """Raises MeasurementError if the loss of `step` is not a finite number."""
+    if not math.isfinite(loss):
+        raise MeasurementError(
+            f"the loss of step {step} is {loss}: this job does not train; lower optimizer.lr or use precision fp32"
+        )
+
+
+@contextlib.contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Keep Python's garbage collector from running inside, and its leftovers from adding up."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,154 @@
+"""A worker: joins the process group of its generation and runs the session's jobs one by one."""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore
+
+from pytest_clusterqual import channel as channel_module
+from pytest_clusterqual.channel import Channel
+from pytest_clusterqual.rank.jobs import Context, LoadWatch, place, resolve
+from pytest_clusterqual.rank.supervisor import Settings
+
+# The session's deadline comes first: it knows the job, and it can tell who hangs.
+_GROUP_TIMEOUT = datetime.timedelta(hours=2)
+
+
+def run(settings: Settings, generation: str, message: dict[str, Any], stacks: Path) -> None:
+    """Serve one generation in this freshly forked process; never returns."""
+    code = 1
+    try:
+        from pytest_clusterqual.rank.__main__ import follow_parent
+
+        follow_parent()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        with stacks.open("w") as file:
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+            _serve(settings, generation, message)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the supervisor's objects were inherited by the fork: none of them may be finalized here
+
+
+def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None:
+    for folder in reversed(message["path"]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    torch.set_num_threads(max(1, len(settings.cores)))
+    device, backend = select_device(settings)
+    # Two connections: a worker blocks on the first one between jobs, the group uses the second.
+    channel = Channel(channel_module.join(settings.address, settings.port), settings.secret, settings.launch)
+    group_store = channel_module.join(settings.address, settings.port)
+    dist.init_process_group(
+        backend,
+        store=PrefixStore(f"group/{settings.launch}/{generation}", group_store),
+        rank=settings.rank, world_size=settings.world_size, timeout=_GROUP_TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    channel.put(
+        f"{generation}/hello/{settings.rank}",
+        place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node),
+    )
+    nodes = tuple(message["nodes"])
+    subgroups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    number = 0
+    while True:
+        job = channel.get(f"{generation}/job/{number}")
+        if job["do"] == "leave":
+            dist.destroy_process_group()
+            return
+        result = _run_job(settings, job, channel, f"{generation}/progress/{number}", device, backend, nodes,
+                          message["ranks_on_host"], subgroups)
+        channel.put(f"{generation}/result/{number}/{settings.rank}", result)
+        if "error" in result:
+            channel.flag(f"{generation}/trouble")
+        if channel.count(f"{generation}/answers/{number}") == settings.world_size:
+            channel.flag(f"{generation}/ready/{number}")
+        number += 1
+
+
+def select_device(settings: Settings) -> tuple[torch.device, str]:
+    """This rank's device and the backend that serves it."""
+    if settings.device == "cuda":
+        device = torch.device("cuda", settings.local_rank)
+        torch.cuda.set_device(device)
+        return device, "nccl"
+    return torch.device("cpu"), "gloo"
+
+
+def _run_job(settings: Settings, job: dict[str, Any], channel: Channel, progress: str, device: torch.device,
+             backend: str, nodes: tuple[str, ...], ranks_on_host: int,
+             subgroups: dict[tuple[int, ...], dist.ProcessGroup]) -> dict[str, Any]:
+    """Run one job and return its result, or its error with the traceback; ranks outside the job return at once."""
+    members: list[int] = job["ranks"]
+    group = None
+    try:
+        whole = len(members) == settings.world_size and not job["new_group"]
+        if not whole:
+            group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
+        if settings.rank not in members:
+            return {"outside": True}
+        ctx = Context(
+            rank=members.index(settings.rank), global_rank=settings.rank, local_rank=settings.local_rank,
+            node=settings.node, nproc_per_node=settings.nproc_per_node, device=device, backend=backend,
+            group=dist.group.WORLD if whole else group,  # type: ignore[arg-type]  # not None in either branch
+            members=tuple(members), nodes=tuple(nodes[rank] for rank in members),
+            ranks_on_host=ranks_on_host, scratch=settings.scratch,
+            tell=lambda done, total, what: channel.put(progress, [settings.rank, done, total, what]),
+            subgroups=subgroups,
+        )
+        watch = LoadWatch() if job["watch"] else None
+        began = time.perf_counter()
+        value = resolve(job["job"])(ctx, **job["args"])
+        seconds = time.perf_counter() - began
+        return {"value": value, "seconds": seconds, "taken": watch.taken() if watch else (0.0, 0.0)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(), "at": time.time()}
+    finally:
+        if group is not None and settings.rank in members:
+            dist.destroy_process_group(group)
+
+
+def train(settings: Settings) -> None:
+    """One attempt of a full run; the last attempt sends the whole log of this rank to the session."""
+    if settings.cores:
+        os.sched_setaffinity(0, settings.cores)
+    torch.set_num_threads(max(1, len(settings.cores)))
+    channel = Channel(channel_module.join(settings.address, settings.port), settings.secret, settings.launch)
+    order = channel.get("train")
+    device, backend = select_device(settings)
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=order["timeout"]))
+    nodes = tuple(order["nodes"])
+    ctx = Context(
+        rank=settings.rank, global_rank=settings.rank, local_rank=settings.local_rank, node=settings.node,
+        nproc_per_node=settings.nproc_per_node, device=device, backend=backend,
+        group=dist.group.WORLD,  # type: ignore[arg-type]  # set by init_process_group
+        members=tuple(range(settings.world_size)), nodes=nodes, ranks_on_host=order["ranks_on_host"],
+        scratch=settings.scratch,
+        tell=lambda done, total, what: channel.put("progress", [settings.rank, done, total, what]),
+    )
+    from pytest_clusterqual.rank import full_run
+
+    events = settings.scratch / f"events-{settings.rank}.jsonl"
+    value = full_run.run(ctx, events=str(events), **order["args"])
+    where = place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node)
+    channel.put(f"result/{settings.rank}", {"value": value, "place": where})
+    if channel.count("answers") == settings.world_size:
+        channel.flag("ready")

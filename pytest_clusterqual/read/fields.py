@@ -1,0 +1,77 @@
+"""The kinds of values a project file holds, strict: no number is read from text, no unit is guessed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from pytest_clusterqual import units
+from pytest_clusterqual.read.messages import shown
+from pytest_clusterqual.read.yaml_lines import Where
+
+Fault = tuple[Where, str]
+
+
+def _quantity(unit: str) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        number = units.parse(value, unit)  # type: ignore[arg-type]  # refuses every other type itself
+        if number <= 0:
+            raise ValueError(f"got {shown(value)}, want more than zero, {units.example(unit)}")
+        return number
+
+    return read
+
+
+def _whole_bytes(size: float) -> float:
+    if size != int(size):
+        raise ValueError(f"got {size:g} B, want a whole number of bytes")
+    return size
+
+
+def _date(value: object) -> datetime.date:
+    try:
+        return datetime.datetime.strptime(str(value), "%Y-%m-%d").date()
+    except ValueError:
+        raise ValueError(f"got {shown(value)}, want a date such as 2027-03-01") from None
+
+
+def _name(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise ValueError(f"got {shown(value)}, want a text of printable characters on one line")
+    return value
+
+
+def _identifier(value: str) -> str:
+    if not (value.isascii() and value.replace("-", "").replace("_", "").replace(".", "").isalnum()):
+        raise ValueError(f"got {shown(value)}, want a short name of letters, digits, - _ and . (it names tests)")
+    return value
+
+
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_quantity(units.SECONDS))]
+Rate = Annotated[float, BeforeValidator(_quantity(units.RATE))]
+Size = Annotated[float, BeforeValidator(_quantity(units.BYTES)), AfterValidator(_whole_bytes)]
+Date = Annotated[datetime.date, BeforeValidator(_date)]
+Name = Annotated[str, AfterValidator(_name)]
+Identifier = Annotated[str, AfterValidator(_identifier)]
+
+
+class Section(BaseModel):
+    """A mapping of the file. `faults` are checked once every key of it is what it should be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    def faults(self) -> Iterator[Fault]:
+        yield from ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Section:
+        if found := list(self.faults()):
+            raise PydanticCustomError("inconsistent", "see problems", {"problems": found})
+        return self

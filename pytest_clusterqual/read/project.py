@@ -1,0 +1,186 @@
+"""The project file, from text to words: everything that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.model.project import (
+    FabricPlan,
+    FullRunPlan,
+    KnownException,
+    LauncherOptions,
+    MemoryPlan,
+    Project,
+    ScalingPlan,
+    Target,
+)
+from pytest_clusterqual.model.requirement import Requirement
+from pytest_clusterqual.model.topology import Links
+from pytest_clusterqual.model.workload import Layout, ModelShape, Optimizer, Workload
+from pytest_clusterqual.read.messages import dotted
+from pytest_clusterqual.read.reading import Reading
+from pytest_clusterqual.read.schema import LauncherSection, TrainingSection, WorkloadSection
+from pytest_clusterqual.read.yaml_lines import Problem, read_document
+
+LARGEST = 256 * 1024
+MOST_PROBLEMS = 100
+LONGEST_LINE = 600
+_ELSEWHERE = "point to the project file with --qual-config FILE"
+
+
+def load_project(path: Path, *, nodes: int | None = None, nproc_per_node: int | None = None) -> Project:
+    """Read, validate and convert the project file at `path`.
+
+    `nodes` and `nproc_per_node` are what the options ask for; with them the file is also checked
+    against the ranks there will be. `nproc_per_node` replaces the file's own.
+
+    Raises:
+        ProjectFileError: with all problems of the file, one line each.
+    """
+    name = _shown_path(path)
+    document = read_document(_text(path, name))
+    reading = Reading(document)
+    if document.readable:
+        reading.read(path.parent, nodes, nproc_per_node)
+    if reading.problems:
+        raise ProjectFileError(_lines(name, reading.problems))
+    return _project(reading, path, name, nproc_per_node)
+
+
+def _shown_path(path: Path) -> str:
+    """The path as a person in the current directory would type it."""
+    absolute = Path(os.path.abspath(path))
+    here = Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
+
+
+def _text(path: Path, name: str) -> str:
+    if path.is_dir():
+        raise ProjectFileError([f"{name}: this is a folder, not a file; {_ELSEWHERE}"])
+    if not path.is_file():
+        raise ProjectFileError([f"{name}: there is no such file; {_ELSEWHERE}"])
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ProjectFileError([f"{name}: cannot be read: {error.strerror}; {_ELSEWHERE}"]) from None
+    if len(content) > LARGEST:
+        raise ProjectFileError([f"{name}: larger than {LARGEST // 1024} KiB, which no project file is; {_ELSEWHERE}"])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ProjectFileError([f"{name}:{line}: not UTF-8 text; save it as UTF-8, or {_ELSEWHERE}"]) from None
+    if not text.strip():
+        raise ProjectFileError([f"{name}: the file is empty, want version, project, workload and layouts"])
+    return text
+
+
+def _lines(name: str, problems: Iterable[Problem]) -> list[str]:
+    """The lines of the error; cut where a file that is no project file at all would fill the screen for minutes."""
+    lines = []
+    for problem in sorted(dict.fromkeys(problems), key=lambda problem: problem.line):
+        key = f"{dotted(problem.where)}: " if problem.where else ""
+        line = f"{name}:{problem.line}: {key}{problem.text}"
+        lines.append(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}...")
+    left_out = len(lines) - MOST_PROBLEMS
+    return lines if left_out <= 0 else [*lines[:MOST_PROBLEMS], f"{name}: and {left_out} more problems"]
+
+
+def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None) -> Project:
+    """The words for a document without problems."""
+    assert reading.head is not None  # a section that is missing is a problem of the file
+    assert reading.workload is not None
+    launcher = LauncherOptions(**(reading.launcher or LauncherSection()).model_dump())
+    return Project(
+        path=path,
+        name=reading.head.project,
+        launcher=dataclasses.replace(launcher, nproc_per_node=nproc_per_node or launcher.nproc_per_node),
+        workload=_workload(reading.workload, path.parent),
+        layouts=tuple(Layout(**layout.model_dump()) for _index, layout in reading.layouts),
+        target=Target(**reading.target.model_dump()) if reading.target else None,
+        memory=_memory(reading, name),
+        fabric=_fabric(reading, name),
+        scaling=_scaling(reading, name),
+        full_run=_full_run(reading, name),
+        exceptions=tuple(KnownException(**entry.model_dump()) for _index, entry in reading.exceptions),
+    )
+
+
+def _workload(section: WorkloadSection, folder: Path) -> Workload:
+    fields = section.model_dump(exclude={"model", "optimizer", "data"})
+    path = section.data.path
+    return Workload(
+        model=ModelShape(**section.model.model_dump()),
+        optimizer=Optimizer(**section.optimizer.model_dump()),
+        data_path=None if path is None else os.path.abspath(folder / path),  # ranks may have another folder
+        **fields,
+    )
+
+
+def _requirements(reading: Reading, criterion: str, name: str) -> tuple[Requirement, ...]:
+    return tuple(
+        demand.requirement(f"{name}:{reading.document.line((criterion, 'require', index, demand.quantity))}")
+        for index, demand in reading.demands.get(criterion, [])
+    )
+
+
+def _chosen(section: TrainingSection) -> tuple[str, ...] | None:
+    return None if section.layouts is None else tuple(section.layouts)
+
+
+def _memory(reading: Reading, name: str) -> MemoryPlan | None:
+    section = reading.memory
+    if section is None:
+        return None
+    return MemoryPlan(
+        layouts=_chosen(section), steps=section.steps, require=_requirements(reading, "memory", name)
+    )
+
+
+def _fabric(reading: Reading, name: str) -> FabricPlan | None:
+    section = reading.fabric
+    if section is None:
+        return None
+    return FabricPlan(
+        collectives=tuple(section.collectives),
+        groups=tuple(section.groups),
+        sizes=section.sizes.expand(),
+        links=Links(**section.links.model_dump()),
+        budget=section.budget,
+        require=_requirements(reading, "fabric", name),
+    )
+
+
+def _scaling(reading: Reading, name: str) -> ScalingPlan | None:
+    section = reading.scaling
+    if section is None:
+        return None
+    return ScalingPlan(
+        layouts=_chosen(section),
+        points=tuple(section.points),
+        repeats=section.repeats,
+        warmup_steps=section.warmup_steps,
+        budget=section.budget,
+        require=_requirements(reading, "scaling", name),
+    )
+
+
+def _full_run(reading: Reading, name: str) -> FullRunPlan | None:
+    section = reading.full_run
+    if section is None:
+        return None
+    failure = section.failure
+    return FullRunPlan(
+        layouts=_chosen(section),
+        steps=section.steps,
+        checkpoint_every=section.checkpoint.every,
+        checkpoint_mode=section.checkpoint.mode,
+        kill_rank=failure.kill_rank if failure else None,
+        kill_step=failure.at_step if failure else 0,
+        require=_requirements(reading, "full_run", name),
+    )

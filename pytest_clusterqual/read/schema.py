@@ -1,0 +1,221 @@
+"""The sections of the project file as pydantic models, each with the checks it can do alone.
+
+What needs two sections to be judged stands in `read.checks`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from pytest_clusterqual import units
+from pytest_clusterqual.model.project import COLLECTIVES, GROUPS, Collective, GroupKind
+from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
+from pytest_clusterqual.read.fields import (
+    Date,
+    Fault,
+    Identifier,
+    Name,
+    Natural,
+    Number,
+    Positive,
+    Rate,
+    Seconds,
+    Section,
+    Size,
+)
+from pytest_clusterqual.read.messages import shown
+
+
+def _launcher_kind(value: object) -> object:
+    if value in ("ssh", "slurm"):
+        raise ValueError(f"got {shown(value)}: not available in this version, want local")
+    return value
+
+
+def _vocabulary(value: int) -> int:
+    if value < 256:
+        raise ValueError(f"got {value}, want at least 256: the data are bytes")
+    return value
+
+
+def _no_experts(value: int) -> int:
+    if value:
+        raise ValueError(f"got {value}: mixture of experts is not available in this version, want 0")
+    return value
+
+
+class Head(Section):
+    version: int
+    project: Name
+
+
+class LauncherSection(Section):
+    kind: Annotated[Literal["local"], BeforeValidator(_launcher_kind)] = "local"
+    nproc_per_node: Positive = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    oversubscribe: bool = False
+    start_timeout: Seconds = 120.0
+    job_timeout: Seconds = 120.0
+
+
+class ModelSection(Section):
+    layers: Positive
+    hidden: Positive
+    heads: Positive
+    kv_heads: Positive
+    ffn: Positive
+    vocab: Annotated[int, AfterValidator(_vocabulary)]
+    experts: Annotated[Natural, AfterValidator(_no_experts)] = 0
+
+    def faults(self) -> Iterator[Fault]:
+        if self.hidden % self.heads:
+            yield ("heads",), f"got {self.heads}, want a divisor of hidden {self.hidden}"
+        elif self.hidden // self.heads % 2:
+            head = f"{self.hidden} / {self.heads} = {self.hidden // self.heads}"
+            yield ("hidden",), f"got {self.hidden}, want an even size a head for rotary positions, not {head}"
+        if self.heads % self.kv_heads:
+            yield ("kv_heads",), f"got {self.kv_heads}, want a divisor of heads {self.heads}"
+
+
+class OptimizerSection(Section):
+    name: Literal["adamw"]
+    lr: Number
+
+
+class DataSection(Section):
+    path: Name | None = None
+
+
+class WorkloadSection(Section):
+    model: ModelSection
+    optimizer: OptimizerSection
+    precision: Literal["fp32", "bf16", "fp16"]
+    sequence_length: Positive
+    microbatch: Positive
+    global_batch: Positive
+    steps: Positive
+    seed: Natural
+    data: DataSection = DataSection()
+
+
+class LayoutSection(Section):
+    name: Identifier
+    fsdp: Literal["full", None] = None
+    activation_checkpointing: Literal["none", "full"] = "none"
+
+
+class TargetSection(Section):
+    tokens: Number
+    time: Seconds
+
+
+class ExceptionSection(Section):
+    test: Name
+    reason: Name
+    until: Date
+
+
+class CriterionSection(Section):
+    """`require` is read entry by entry as `demand`, so that one bad entry does not hide the others' faults."""
+
+    demand: ClassVar[type[Demand]]
+    require: list[Any] = Field(default_factory=list)
+
+
+class TrainingSection(CriterionSection):
+    """A criterion that runs the workload: under all layouts of the file, or under those it names."""
+
+    layouts: list[str] | None = Field(default=None, min_length=1)
+
+    def faults(self) -> Iterator[Fault]:
+        yield from _repeated("layouts", self.layouts or [])
+
+
+def _repeated(key: str, names: Sequence[str]) -> Iterator[Fault]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield (key, index), f"got {shown(name)} again, want each once"
+
+
+class MemorySection(TrainingSection):
+    demand = MemoryDemand
+    steps: Positive = 3
+
+
+class SizesSection(Section):
+    from_: Annotated[Size, Field(alias="from")]
+    to: Size
+    factor: Annotated[int, Field(gt=1)] = 4
+
+    def faults(self) -> Iterator[Fault]:
+        if self.to < self.from_:
+            small, large = (units.show(size, units.BYTES) for size in (self.to, self.from_))
+            yield ("to",), f"got {small}, want at least the {large} of from"
+
+    def expand(self) -> tuple[int, ...]:
+        """The sizes in bytes, each `factor` times the one before, none above `to`."""
+        sizes, size = [], int(self.from_)
+        while size <= self.to:
+            sizes.append(size)
+            size *= self.factor
+        return tuple(sizes)
+
+
+class LinksSection(Section):
+    intra_node: Rate | None = None
+    nic: Rate | None = None
+    nics_per_node: Positive = 1
+
+
+class FabricSection(CriterionSection):
+    demand = FabricDemand
+    collectives: list[Collective] = Field(default_factory=lambda: list(COLLECTIVES), min_length=1)
+    groups: list[GroupKind] = Field(default_factory=lambda: list(GROUPS), min_length=1)
+    sizes: SizesSection = SizesSection.model_construct(from_=2.0**12, to=2.0**24, factor=4)
+    links: LinksSection = LinksSection()
+    budget: Seconds = 20.0
+
+    def faults(self) -> Iterator[Fault]:
+        yield from _repeated("collectives", self.collectives)
+        yield from _repeated("groups", self.groups)
+
+
+class ScalingSection(TrainingSection):
+    demand = ScalingDemand
+    points: list[Positive] = Field(default_factory=lambda: [1, 2], min_length=1)
+    repeats: Positive = 6
+    warmup_steps: Natural = 3
+    budget: Seconds = 120.0
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        for index, (before, after) in enumerate(itertools.pairwise(self.points)):
+            if after <= before:
+                yield ("points", index + 1), f"got {after} after {before}, want node counts in rising order"
+
+
+class CheckpointSection(Section):
+    every: Positive = 10
+    mode: Literal["sync", "async"] = "async"
+
+
+class FailureSection(Section):
+    kill_rank: Natural
+    at_step: Positive
+
+
+class FullRunSection(TrainingSection):
+    demand = FullRunDemand
+    steps: Positive | None = None
+    checkpoint: CheckpointSection = CheckpointSection()
+    failure: FailureSection | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.failure and self.failure.at_step <= self.checkpoint.every:
+            wanted = f"a step after the first checkpoint at {self.checkpoint.every}, so that there is one to resume"
+            yield ("failure", "at_step"), f"got {self.failure.at_step}, want {wanted}"

@@ -1,0 +1,113 @@
+"""Words and numbers of a record as people read them; shared by all reports of this room."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+from pytest_clusterqual import units
+from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.record import Finding, Judgement
+
+# Ratios that people say in percent; any other follows the requirement's own way of saying it.
+_SHARES = ("headroom", "goodput", "data_stall")
+# Control, format (text direction), surrogate, line and paragraph separator.
+_UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def visible(text: str) -> str:
+    """Outside text on one line: blanks become spaces, what could steer a terminal becomes its escape."""
+    one_line = " ".join(text.split())
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSAFE else char for char in one_line
+    )
+
+
+def case_of(test: str) -> str:
+    """The bracket part of a test's name, or its name where it has none."""
+    name, bracket, case = test.partition("[")
+    return visible(case.removesuffix("]") if bracket else name.rsplit("::", 1)[-1])
+
+
+def quantity_of(judgement: Judgement) -> str:
+    """Quantity and label, such as ``busbw 1 MiB``; empty where nothing was measured."""
+    return visible(f"{judgement.quantity} {judgement.label}")
+
+
+def value_of(judgement: Judgement) -> str:
+    """The value with its unit; empty where there is none."""
+    return "" if judgement.value is None else _number(judgement, judgement.value)
+
+
+def interval_of(judgement: Judgement) -> str:
+    """``[low, high]`` in the unit of the value where that reads the same; empty for an exact value."""
+    interval = judgement.interval
+    if judgement.value is None or interval is None or interval.low == interval.high == judgement.value:
+        return ""
+    low, high = _number(judgement, interval.low), _number(judgement, interval.high)
+    unit = value_of(judgement).partition(" ")[2]
+    if low.partition(" ")[2] == high.partition(" ")[2] == unit:
+        low, high = low.partition(" ")[0], high.partition(" ")[0]
+    return f"[{low}, {high}]"
+
+
+def bound_of(judgement: Judgement) -> str:
+    """What is required as an absolute bound, such as ``>= 320 MB/s``; empty without a requirement."""
+    demand = judgement.requirement
+    if demand is None:
+        return ""
+    return visible(f"{demand.op} {_number(judgement, demand.value)}" if demand.expected_from else demand.text)
+
+
+def share_of_expected(judgement: Judgement) -> str:
+    """``80 % of expected`` where the bound was made from a level that the topology should give."""
+    demand = judgement.requirement
+    return visible(demand.text.removeprefix(demand.op)) if demand and demand.expected_from else ""
+
+
+def margin_of(judgement: Judgement) -> str:
+    """Signed percent of the bound, positive on the good side; empty without a requirement."""
+    if judgement.margin is None:
+        return ""
+    percent = judgement.margin * 100
+    if not math.isfinite(percent):
+        return f"{percent}"
+    digits = 0 if abs(percent) >= 9.95 else 1 if abs(percent) >= 0.95 else 2
+    return f"{percent:+.{digits}f} %"
+
+
+def finding_line(finding: Finding) -> str:
+    return visible(f"{finding.suspect} ({finding.kind}): {finding.evidence}; check next: {finding.check_next}")
+
+
+def ranks_of(conditions: Conditions) -> str:
+    """Such as ``2 nodes x 1 rank, cpu, gloo``."""
+    nodes = f"{conditions.nodes} node{'s' if conditions.nodes != 1 else ''}"
+    ranks = f"{conditions.nproc_per_node} rank{'s' if conditions.nproc_per_node != 1 else ''}"
+    return visible(f"{nodes} x {ranks}, {conditions.device}, {conditions.backend}")
+
+
+def conditions_line(conditions: Conditions) -> str:
+    """All conditions that have a meaning for the measurement, on one line."""
+    parts = [ranks_of(conditions), f"hosts {', '.join(conditions.hosts)}"]
+    parts += ["simulated on one machine"] if conditions.simulated else []
+    parts += ["ranks share cores"] if conditions.oversubscribed else []
+    for key in ("device_name", "layout", "workload", "collective", "group", "algorithm"):
+        if (value := getattr(conditions, key)) is not None:
+            parts.append(f"{key.replace('_', ' ')} {value}")
+    if conditions.bytes is not None:
+        parts.append(units.show(conditions.bytes, units.BYTES))
+    parts += [f"{name} {version}" for name, version in sorted(conditions.versions.items())]
+    if conditions.load is not None:
+        parts.append(f"other work took {units.show_share(conditions.load.other_cpu)} of {conditions.load.node}'s cores")
+    return visible("; ".join(parts))
+
+
+
+
+def _number(judgement: Judgement, value: float) -> str:
+    if judgement.unit != units.RATIO or not math.isfinite(value):
+        return units.show(value, judgement.unit)
+    demand = judgement.requirement
+    share = "%" in demand.text and not demand.expected_from if demand else judgement.quantity in _SHARES
+    return units.show_share(value) if share else units.show(value, units.RATIO)

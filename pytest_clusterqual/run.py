@@ -1,0 +1,330 @@
+"""One qualification run inside pytest: its session, run folder, records, gates and reports."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import date, datetime, timezone
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pytest_clusterqual import criteria, plugin
+from pytest_clusterqual.criteria import Case
+from pytest_clusterqual.errors import ClusterQualError, ProjectFileError
+from pytest_clusterqual.judge.gates import Outcome, gate
+from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
+from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
+from pytest_clusterqual.read.project import load_project
+from pytest_clusterqual.report import junit, terminal
+from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
+from pytest_clusterqual.session import Session
+from pytest_clusterqual.show import ProgressLine
+
+_FILE = "clusterqual.yaml"
+_CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
+
+
+class Qualification:
+    """Everything between pytest's hooks and the session. Made only when a qualification test is collected."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Read the options and the project file; nothing is started."""
+        self.config = config
+        nodes = _whole(plugin.option(config, "--nodes"), "--nodes")
+        if nodes is None:
+            raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
+        if plugin._distributes(config):
+            raise ClusterQualError("qualification tests cannot be spread over xdist workers; run them without -n")
+        self.nodes = nodes
+        asked = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
+        self.project = load_project(self._find_file(), nodes=nodes, nproc_per_node=asked)
+        self.nproc_per_node = asked or self.project.launcher.nproc_per_node
+        self.selected: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.excepted: dict[str, str] = {}
+        self.folder: RunFolder | None = None
+        self.folder_problem = ""
+        self._session: Session | None = None
+        self._progress: ProgressLine | None = None
+        self._old_handler: Any = None
+
+    def _find_file(self) -> Path:
+        named = plugin.option(self.config, "--qual-config")
+        if named:
+            return Path(named)
+        places = []
+        for argument in self.config.args:
+            place = Path(argument.partition("::")[0])
+            places += [place if place.is_dir() else place.parent]
+        places += [Path(self.config.invocation_params.dir), Path(self.config.invocation_params.dir) / "qualification"]
+        found = next((place / _FILE for place in places if (place / _FILE).is_file()), None)
+        if found is None:
+            raise ProjectFileError([
+                f"no {_FILE} in {', '.join(dict.fromkeys(str(place) for place in places))}; "
+                "put one beside the tests, or name one with --qual-config FILE"
+            ])  # fmt: skip
+        return found
+
+    # -- collection ------------------------------------------------------------------------------
+
+    def parametrize(self, metafunc: pytest.Metafunc, criterion: str) -> None:
+        """One test a case of the criterion; a case that cannot be asked on this world is skipped in sight."""
+        cases = criteria.cases(self.project, criterion, nodes=self.nodes, nproc_per_node=self.nproc_per_node)
+        metafunc.parametrize(
+            "case",
+            [
+                pytest.param(
+                    case, id=str(case),
+                    marks=pytest.mark.skip(reason=case.inapplicable) if case.inapplicable else (),
+                )
+                for case in cases
+            ],
+            indirect=True,
+        )  # fmt: skip
+
+    def select(self, items: Sequence[pytest.Item]) -> None:
+        """Note which criteria this run must reach a verdict on."""
+        declared = [plugin.criterion_of(item) for item in items]
+        self.selected = [name for name in CRITERIA if any(found and found[0] == name for found in declared)]
+
+    # -- before the first test -------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the run folder and check that the nodes can be had; starts no process."""
+        options = self.project.launcher
+        launcher = LocalLauncher(device=options.device, oversubscribe=options.oversubscribe)
+        launcher.nodes(self.nodes, self.nproc_per_node)
+        named = plugin.option(self.config, "--qual-run-dir")
+        base = Path(self.config.invocation_params.dir)
+        path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
+        self.folder = RunFolder.create(
+            path, run=path.name, environment=self._environment(), simulated=launcher.simulated
+        )
+        logs = path / "ranks"
+        logs.mkdir(exist_ok=True)
+        self._progress = ProgressLine(self.config)
+        self._session = Session(
+            self.project, launcher, nodes=self.nodes, nproc_per_node=self.nproc_per_node, logs=logs,
+            path=self._import_path(), tell=self._progress,
+        )  # fmt: skip
+        self._catch_sigterm()
+
+    def _environment(self) -> dict[str, Any]:
+        return {
+            "project": self.project.name,
+            "project_file": self.project.path.read_text(encoding="utf-8"),
+            "argv": shlex.join(["pytest", *self.config.invocation_params.args]),
+            "python": sys.version.split()[0],
+            "variables": environment_variables(os.environ),
+            "nodes": self.nodes,
+            "nproc_per_node": self.nproc_per_node,
+        }
+
+    def _import_path(self) -> list[str]:
+        """Where users' own job functions are found on the ranks: beside the tests and where pytest runs."""
+        here = str(self.config.invocation_params.dir)
+        return list(dict.fromkeys([str(self.project.path.resolve().parent), str(self.config.rootpath), here]))
+
+    def _catch_sigterm(self) -> None:
+        """End in order on SIGTERM (a scheduler's time limit): ranks ended, records kept, reports written."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGTERM, self._old_handler)
+            pytest.exit("SIGTERM received; the records so far are kept", returncode=128 + number)
+
+        self._old_handler = signal.signal(signal.SIGTERM, leave)
+
+    # -- while tests run -------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """The session; only tests that run may ask for it."""
+        if self._session is None:
+            raise ClusterQualError("no qualification session is open: it exists only while tests run")
+        return self._session
+
+    def check_gate(self, item: pytest.Item) -> None:
+        """BLOCKED, with the culprit's name, if a criterion this test needs did not pass."""
+        declared = plugin.criterion_of(item)
+        if declared is None or not declared[1] or self.config.getoption("--qual-keep-going"):
+            return
+        case = _case_of(item)
+        if case is not None and case.inapplicable:
+            return
+        reason = gate(declared[1], self.outcomes, case.params if case else {})
+        if reason:
+            judgement = _without_number(declared[0], Verdict.BLOCKED, reason)
+            self.record(item, [judgement], None, None, time.time(), 0.0)
+            pytest.skip(f"BLOCKED: {reason}")
+
+    def measure(self, item: pytest.Item, case: Case) -> Measurement:
+        """Measure the case and keep the raw measurement before anyone judges it."""
+        measurement = criteria.measure(self.session, case)
+        criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
+        assert self.folder is not None
+        item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
+        return measurement
+
+    def record(self, item: pytest.Item, judgements: Sequence[Judgement], conditions: Conditions | None,
+               measurement: str | None, started: float, seconds: float) -> None:
+        """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
+        assert self.folder is not None
+        declared = plugin.criterion_of(item)
+        criterion = declared[0] if declared else "own"
+        for judgement in judgements:
+            record = Record(
+                schema=SCHEMA, run=self.folder.run, test=item.nodeid, criterion=criterion, judgement=judgement,
+                conditions=conditions, measurement=measurement, started=started, seconds=seconds,
+            )  # fmt: skip
+            self.folder.add_record(record)
+            item.user_properties.extend(junit.properties(record))
+        verdict = worst([judgement.verdict for judgement in judgements])
+        case = _case_of(item)
+        # A failure that is excepted by name neither opens nor closes a gate.
+        counted = Verdict.PASS if self.exception_for(item) and verdict in (Verdict.FAIL, Verdict.UNDECIDED) else verdict
+        self.outcomes.append(Outcome(item.name, criterion, case.params if case else {}, counted))
+        item.stash[_recorded] = verdict
+
+    def exception_for(self, item: pytest.Item) -> str:
+        """The reason why this test may fail today, or nothing."""
+        today = date.today()
+        return next((known.reason for known in self.project.exceptions if known.covers(item.nodeid, today)), "")
+
+    def expired_exception(self, item: pytest.Item) -> str:
+        """A sentence if an exception for this test has run out."""
+        for known in self.project.exceptions:
+            if not known.covers(item.nodeid, date.today()) and known.covers(item.nodeid, known.until):
+                return f"the exception for this test ({known.reason}) expired on {known.until}"
+        return ""
+
+    def note_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """A test that ended without a verdict of its own is an ERROR, with a record."""
+        if self._progress is not None:
+            self._progress.clear()
+        if self.folder is None or not report.failed or _recorded in item.stash or plugin.criterion_of(item) is None:
+            return
+        reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"
+        error = item.stash.get(_error, None)
+        findings: tuple[Finding, ...] = ()
+        if error is not None:
+            reason = str(error)
+            findings = tuple(
+                Finding(suspect=culprit, kind="failed rank", evidence=reason.splitlines()[0],
+                        check_next=f"the end of its log in {self.folder.path / 'ranks'}")
+                for culprit in getattr(error, "culprits", ())
+            )  # fmt: skip
+        declared = plugin.criterion_of(item)
+        judgement = _without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
+        self.record(item, [judgement], None, None, time.time() - report.duration, report.duration)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def finish(self, exitstatus: int) -> int:
+        """End the ranks, write the reports, and never exit 0 if a selected criterion reached no verdict."""
+        self.close()
+        if self.folder is None:
+            return exitstatus
+        records = self.folder.records()
+        try:
+            junit.write_junit(records, self.folder.path / "junit.xml", suite="clusterqual", properties={
+                "clusterqual.run": self.folder.run, "clusterqual.project": self.project.name,
+                "clusterqual.simulated": str(self.folder.simulated).lower(),
+            })  # fmt: skip
+        except (OSError, ClusterQualError) as error:
+            self.folder_problem = f"no JUnit report: {error}"
+            exitstatus = exitstatus or 1
+        self.without_verdict = [
+            name
+            for name in self.selected
+            if not any(r.criterion == name and r.judgement.verdict in _CONCLUDED for r in records)
+        ]
+        return exitstatus or (1 if self.without_verdict else 0)
+
+    def print_summary(self, reporter: pytest.TerminalReporter) -> None:
+        """The table of verdicts, and what is missing."""
+        if self.folder is None:
+            return
+        if records := self.folder.records():
+            reporter.section("qualification", sep="=")
+            tw = reporter._tw
+            text = terminal.summary(
+                records, run_folder=_relative(self.folder.path), simulated=self.folder.simulated,
+                width=tw.fullwidth, color=tw.hasmarkup,
+            )  # fmt: skip
+            reporter.write(text.rstrip() + "\n")
+        for name in getattr(self, "without_verdict", ()):
+            reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
+        if self.folder_problem:
+            reporter.write_line(self.folder_problem, red=True)
+
+    def close(self) -> None:
+        """End every process of the run. May be called again."""
+        if self._session is not None:
+            self._session.close()
+        if self._old_handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._old_handler)
+            self._old_handler = None
+
+
+_measurement_id = pytest.StashKey[str]()
+_recorded = pytest.StashKey[Verdict]()
+_error = pytest.StashKey[ClusterQualError]()
+
+
+def remember_error(item: pytest.Item, error: ClusterQualError) -> None:
+    """Keep the error of a test's fixture for its record."""
+    item.stash[_error] = error
+
+
+def measurement_id(item: pytest.Item) -> str | None:
+    """The id of the raw measurement behind a test, once it was made."""
+    return item.stash.get(_measurement_id, None)
+
+
+def ordered(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Qualification tests in the order of their criteria; tests without one come last."""
+
+    def place(item: pytest.Item) -> int:
+        declared = plugin.criterion_of(item)
+        return CRITERIA.index(declared[0]) if declared else len(CRITERIA)
+
+    return sorted(items, key=place)
+
+
+def _case_of(item: pytest.Item) -> Case | None:
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec else None
+    return case if isinstance(case, Case) else None
+
+
+def _without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:
+    return Judgement(
+        quantity=quantity, label="", value=None, unit="1", interval=None, verdict=verdict, reason=reason,
+        findings=findings,
+    )  # fmt: skip
+
+
+def _whole(value: object, name: str) -> int | None:
+    if value is None or isinstance(value, int):
+        return value
+    if str(value).isdigit() and int(str(value)) > 0:
+        return int(str(value))
+    raise ClusterQualError(f"{name}: got {value!r} from the environment, want a positive whole number")
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

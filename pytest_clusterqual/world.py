@@ -1,0 +1,399 @@
+"""A world: one launch of warm ranks that run jobs until one of them dies or hangs.
+
+A world holds one torchrun agent a node and one supervisor a rank. A *generation* of workers is
+forked from the supervisors; it serves any number of jobs, and the next generation costs a fork,
+not a launch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_clusterqual import channel as channel_module
+from pytest_clusterqual.channel import Channel
+from pytest_clusterqual.errors import ClusterQualError, JobError, LaunchError
+from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
+from pytest_clusterqual.launch.process import Launch
+from pytest_clusterqual.model.codec import from_json
+from pytest_clusterqual.model.topology import RankMap, RankPlace
+from pytest_clusterqual.trouble import Answer, Exit, describe
+
+# After the first sign of trouble the other ranks get this long to tell what they saw.
+_GRACE = 3.0
+_STACKS_GRACE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the running job is; `total` 0 means unknown."""
+
+    what: str
+    ranks: str
+    done: float
+    total: float
+    seconds_left: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A function on every rank of `ranks`. With `new_group` it gets a process group of its own."""
+
+    name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[int, ...]
+    timeout: float
+    new_group: bool = False
+    watch: bool = False
+    what: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankResult:
+    """What one rank returned; `seconds` inside the function.
+
+    `taken` is the core-seconds that other work took from the rank's cores meanwhile, and the
+    core-seconds there were; zeros unless the job was watched.
+    """
+
+    rank: int
+    value: Any
+    seconds: float
+    taken: tuple[float, float]
+
+
+class Wire:
+    """A launch together with its channel: what warm ranks and full runs have in common."""
+
+    def __init__(self, launcher: Launcher, plan: LaunchPlan, *, logs: Path) -> None:
+        """Start all agents, then serve their store: `plan.store` names the address, the port is chosen here."""
+        server = channel_module.listen(launcher.address)
+        secret = secrets.token_bytes(32)
+        self.plan = replace(plan, store=(launcher.address, server.getsockname()[1]))
+        try:
+            self.launch = Launch(launcher, self.plan, secret=secret.hex(), python=sys.executable, logs=logs)
+        except BaseException:
+            server.close()
+            raise
+        try:
+            # Importing torch here takes as long as it takes the agents, so it costs no time.
+            self._store = channel_module.host(server)
+            self.channel = Channel(self._store, secret, plan.launch)
+        except ImportError:
+            self.launch.end()
+            raise ClusterQualError(
+                "torch is not installed in this environment, so no rank can run: pip install torch"
+            ) from None
+        except BaseException:
+            self.launch.end()
+            raise
+
+    def close(self) -> None:
+        self.launch.end()
+
+
+class World:
+    """Warm ranks on a set of nodes."""
+
+    def __init__(self, launcher: Launcher, nodes: Sequence[NodePlan], nproc_per_node: int, *, logs: Path,
+                 start_timeout: float, path: Sequence[str], tell: Callable[[Progress], None]) -> None:
+        self.nproc_per_node = nproc_per_node
+        self.nodes = tuple(nodes)
+        self._path = list(path)
+        self._tell = tell
+        self._start_timeout = start_timeout
+        self._generation = ""
+        self._generations = 0
+        self._orders = 0
+        self._jobs = 0
+        plan = LaunchPlan(
+            nodes=self.nodes, nproc_per_node=nproc_per_node, device=launcher.device, mode="serve",
+            launch=secrets.token_hex(4), store=("", 0), interface=launcher.interface, timeout=start_timeout,
+        )
+        self._wire = Wire(launcher, plan, logs=logs)
+        self._channel = self._wire.channel
+        self.backend = "nccl" if launcher.device == "cuda" else "gloo"
+        self.device = launcher.device
+        self.rank_map = RankMap(places=())
+        try:
+            self._node_of_rank = self._await_supervisors()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes) * self.nproc_per_node
+
+    @property
+    def usable(self) -> bool:
+        """False once an agent has ended: nothing more can be run here."""
+        return bool(self._wire.launch.processes) and not self._wire.launch.ended()
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def _await_supervisors(self) -> dict[int, str]:
+        """World check, first half: torchrun formed the world that was asked for, on the nodes asked for."""
+        wanted = [(node.name, local) for node in self.nodes for local in range(self.nproc_per_node)]
+        deadline = time.monotonic() + self._start_timeout
+        keys = [f"present/{node}/{local}" for node, local in wanted]
+        pause = _Pause()
+        while not self._channel.has(*keys):
+            self._tell(Progress(f"starting {self.size} ranks", "all", 0, 0, deadline - time.monotonic()))
+            if ended := self._wire.launch.ended():
+                raise LaunchError(self._launch_failure(f"the agent on {ended[0].node.name} ended", wanted))
+            if time.monotonic() > deadline:
+                raise LaunchError(self._launch_failure(f"no answer within {self._start_timeout:.0f} s", wanted))
+            pause()
+        present = {place: self._channel.get(key) for place, key in zip(wanted, keys)}
+        ranks: dict[int, str] = {}
+        for (node, local), said in present.items():
+            if said["world_size"] != self.size or said["nproc_per_node"] != self.nproc_per_node:
+                raise LaunchError(
+                    f"{node} is in a world of {said['world_size']} ranks, asked were {self.size}: torchrun formed "
+                    "another world (a clock that is behind by more than 15 s does this); nothing was measured"
+                )
+            if said["rank"] in ranks:
+                raise LaunchError(f"rank {said['rank']} answered from {ranks[said['rank']]} and from {node}")
+            ranks[said["rank"]] = node
+        return ranks
+
+    def _launch_failure(self, what: str, wanted: list[tuple[str, int]]) -> str:
+        missing = sorted({node for node, local in wanted if not self._channel.has(f"present/{node}/{local}")})
+        process = next((p for p in self._wire.launch.processes if p.node.name in missing), self._wire.launch.processes[0])
+        failed = process.event("failed")
+        detail = failed.data.get("reason", "") if failed else process.tail().strip()
+        return (
+            f"the ranks did not start: {what}; missing: {', '.join(missing) or 'none'}\n"
+            f"last lines of {process.node.name} ({process.log}):\n{detail}"
+        )
+
+    def _start_generation(self) -> None:
+        self._generations += 1
+        self._jobs = 0
+        generation = self._generation = f"g{self._generations}"
+        hosts = [node.host for node in self.nodes]
+        self._order({
+            "do": "start", "generation": generation, "path": self._path,
+            "nodes": [self._node_of_rank[rank] for rank in range(self.size)],
+            "ranks_on_host": max(hosts.count(host) for host in hosts) * self.nproc_per_node,
+        })  # fmt: skip
+        keys = [f"{generation}/hello/{rank}" for rank in range(self.size)]
+        deadline = time.monotonic() + self._start_timeout
+        pause = _Pause()
+        while not self._channel.has(*keys):
+            late = time.monotonic() > deadline
+            if late or self._channel.has(f"{generation}/trouble") or not self.usable:
+                exits = self._end_generation()
+                answers = {rank: Answer() for rank in range(self.size) if not self._channel.has(keys[rank])}
+                raise describe("joining the process group", answers, exits, self._node_of_rank, timeout=self._start_timeout if late else None,
+                               tails=self._tails())
+            pause()
+        places = [from_json(RankPlace, self._channel.get(key), where=key) for key in keys]
+        check_world(places, nodes=[n.name for n in self.nodes], nproc_per_node=self.nproc_per_node,
+                    device=self.device, backend=self.backend)
+        self.rank_map = RankMap(places=tuple(places))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def fresh(self) -> None:
+        """Make the next job start in new processes."""
+        if self._generation:
+            self._leave_generation()
+
+    def ready(self) -> RankMap:
+        """Have a generation of checked workers and return where they are."""
+        if not self._generation:
+            try:
+                self._start_generation()
+            except BaseException:
+                self._generation = ""
+                raise
+        return self.rank_map
+
+    def run(self, job: Job) -> list[RankResult]:
+        """Run `job` and return the results of its ranks in order.
+
+        Raises:
+            JobError: a rank raised, died or did not answer in time; it names rank and node. The
+                generation is gone then; the next job gets a new one.
+        """
+        self.ready()
+        number, self._jobs = self._jobs, self._jobs + 1
+        prefix = self._generation
+        self._channel.put(f"{prefix}/job/{number}", {
+            "do": "run", "job": job.name, "args": dict(job.args), "ranks": list(job.ranks),
+            "new_group": job.new_group, "watch": job.watch,
+        })  # fmt: skip
+        try:
+            answered = self._await_answers(job, prefix, number)
+        except BaseException:
+            # Ctrl-C, a time limit: whatever interrupts a job, its ranks must not go on with it.
+            self.close()
+            raise
+        answers = {
+            rank: Answer.read(self._channel.get(f"{prefix}/result/{number}/{rank}"))
+            if self._channel.has(f"{prefix}/result/{number}/{rank}") else Answer()
+            for rank in range(self.size)
+        }
+        if answered and not any(answer.error for answer in answers.values()):
+            return [
+                RankResult(rank=rank, value=answers[rank].value, seconds=answers[rank].seconds,
+                           taken=answers[rank].taken)
+                for rank in job.ranks
+            ]
+        exits = self._end_generation()
+        hung = not answered and not exits.keys() - {r for r, e in exits.items() if e.ended_by_us}
+        raise describe(job.what or job.name, answers, exits, self._node_of_rank,
+                       timeout=job.timeout if hung and not any(a.error for a in answers.values()) else None,
+                       tails=self._tails())
+
+    def _await_answers(self, job: Job, prefix: str, number: int) -> bool:
+        """True if every rank answered; False after trouble and its grace, or at the deadline."""
+        ready, trouble, progress = f"{prefix}/ready/{number}", f"{prefix}/trouble", f"{prefix}/progress/{number}"
+        began = time.monotonic()
+        deadline, give_up = began + job.timeout, None
+        pause = _Pause()
+        ranks = "all ranks" if len(job.ranks) == self.size else f"ranks {', '.join(map(str, job.ranks))}"
+        while not self._channel.has(ready):
+            pause()
+            now = time.monotonic()
+            if now > deadline or (give_up is not None and (now > give_up or self._all_told(prefix, number))):
+                return False
+            if not pause.slow:
+                continue
+            if give_up is None and (self._channel.has(trouble) or not self.usable):
+                give_up = now + _GRACE
+            done = total = 0.0
+            what = job.what or job.name
+            if self._channel.has(progress):
+                rank, done, total, detail = self._channel.get(progress)
+                what, ranks = f"{what}: {detail}", f"rank {rank}"
+            self._tell(Progress(what, ranks, done, total, deadline - now))
+        return True
+
+    def _all_told(self, prefix: str, number: int) -> bool:
+        """True if every rank has answered the job or ended."""
+        return all(
+            self._channel.has(f"{prefix}/result/{number}/{rank}") or self._channel.has(f"{prefix}/exit/{rank}")
+            for rank in range(self.size)
+        )
+
+    # -- end -------------------------------------------------------------------------------------
+
+    def _order(self, message: dict[str, Any]) -> None:
+        self._channel.put(f"control/{self._orders}", message)
+        self._orders += 1
+
+    def _leave_generation(self) -> None:
+        """Let idle workers go; the next generation may start once their supervisors have seen it."""
+        generation, self._generation = self._generation, ""
+        self._channel.put(f"{generation}/job/{self._jobs}", {"do": "leave"})
+        keys = [f"{generation}/exit/{rank}" for rank in range(self.size)]
+        deadline = time.monotonic() + _STACKS_GRACE
+        pause = _Pause()
+        while not self._channel.has(*keys):
+            if time.monotonic() > deadline:
+                self._generation = generation
+                self._end_generation()
+                return
+            pause()
+
+    def _end_generation(self) -> dict[int, Exit]:
+        """Stop all workers of the generation; their exits tell who had died before and where the others stood."""
+        generation, self._generation = self._generation, ""
+        before = {rank for rank in range(self.size) if self._channel.has(f"{generation}/exit/{rank}")}
+        self._order({"do": "end"})
+        deadline = time.monotonic() + _STACKS_GRACE
+        keys = [f"{generation}/exit/{rank}" for rank in range(self.size)]
+        while not self._channel.has(*keys) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        exits = {
+            rank: Exit.read(self._channel.get(key), ended_by_us=rank not in before)
+            for rank, key in enumerate(keys)
+            if self._channel.has(key)
+        }
+        if len(exits) < self.size or not self.usable:
+            exits |= self._exits_from_agents(exits)
+            self.close()  # a supervisor that does not answer is no longer ours to command
+        return exits
+
+    def _exits_from_agents(self, known: Mapping[int, Exit]) -> dict[int, Exit]:
+        """What the torchrun agents noted about ranks whose supervisor died."""
+        found: dict[int, Exit] = {}
+        for index, process in enumerate(self._wire.launch.processes):
+            for local_rank, code in process.agent_saw().items():
+                rank = next((r for i, (r, node) in enumerate(sorted(self._node_of_rank.items()))
+                             if node == process.node.name and i % self.nproc_per_node == local_rank), None)
+                if rank is not None and rank not in known:
+                    found[rank] = Exit(code=code)
+        return found
+
+    def _tails(self) -> dict[str, str]:
+        return {process.node.name: process.tail() for process in self._wire.launch.processes}
+
+    def close(self) -> None:
+        """End every process of this world. May be called again."""
+        self._generation = ""
+        if self._wire.launch.processes and self.usable:
+            self._order({"do": "leave"})
+            deadline = time.monotonic() + 1.5
+            while not all(p.poll() is not None for p in self._wire.launch.processes) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self._wire.close()
+
+
+class _Pause:
+    """Sleep between two looks: a fraction of a millisecond at first, 20 ms once it takes long.
+
+    A look costs about 10 microseconds on a core that may belong to a rank that is being measured.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._looked_long_ago = self._began
+        self.slow = False
+
+    def __call__(self) -> None:
+        waited = time.monotonic() - self._began
+        time.sleep(0.0002 if waited < 0.05 else 0.002 if waited < 0.5 else 0.02)
+        now = time.monotonic()
+        self.slow = now - self._looked_long_ago > 0.05
+        if self.slow:
+            self._looked_long_ago = now
+
+
+def check_world(places: Sequence[RankPlace], *, nodes: Sequence[str], nproc_per_node: int, device: str,
+                backend: str) -> None:
+    """World check, second half: what answered is what was asked for, rank by rank.
+
+    Raises:
+        LaunchError: names the rank, its node, what it is and what was asked for.
+    """
+    size = len(nodes) * nproc_per_node
+    if [place.rank for place in places] != list(range(size)):
+        raise LaunchError(f"asked for ranks 0 to {size - 1}, got {[place.rank for place in places]}")
+    for node in nodes:
+        count = sum(place.node == node for place in places)
+        if count != nproc_per_node:
+            raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}")
+    first = places[0]
+    for place in places:
+        if place.device.partition(":")[0] != device or place.backend != backend:
+            raise LaunchError(
+                f"{place} uses {place.device} over {place.backend}, asked were {device} over {backend}"
+            )
+        odd = sorted(
+            f"{name} {place.versions.get(name, 'missing')} (rank 0 has {first.versions.get(name, 'none')})"
+            for name in first.versions.keys() | place.versions.keys()
+            if place.versions.get(name) != first.versions.get(name)
+        )
+        if odd:
+            raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions")
+    if device == "cuda" and len({(place.host, place.node, place.device) for place in places}) != size:
+        raise LaunchError("two ranks use the same GPU: " + ", ".join(f"{p}: {p.host} {p.device}" for p in places))

@@ -1,0 +1,103 @@
+"""Every layout does the same job: its losses are those of one process with the whole batch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
+
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.workload import Layout, Workload
+from pytest_clusterqual.rank.data import ByteData, standard_corpus
+from pytest_clusterqual.rank.layouts import build
+from pytest_clusterqual.rank.training import global_losses
+from pytest_clusterqual.rank.transformer import Transformer
+
+pytestmark = pytest.mark.slow
+
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+def plain_losses(scratch: Path, workload: Workload) -> list[float]:
+    """The job without any of this package's wrappers: one process, one batch, one backward."""
+    data = ByteData(standard_corpus(scratch), workload, torch.device("cpu"))
+    model = Transformer(workload.model, workload.sequence_length)
+    model.initialize(workload.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=workload.optimizer.lr)
+    losses = []
+    for step in range(1, STEPS + 1):
+        inputs, targets = data.batch(step, first=0, count=workload.global_batch)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+    work = from_json(Workload, workload)
+    data = ByteData.open(ctx, work)
+    found = {}
+    for layout in layouts:
+        job = build(ctx, work, from_json(Layout, layout))
+        local = [
+            job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)) for step in range(1, steps + 1)
+        ]
+        found[layout["name"]] = {"losses": global_losses(ctx, local), "parts": job.parts()}
+    return found
+
+
+@functools.cache
+def trained(scratch: Path, ranks: int) -> list[Any]:
+    return run_ranks(
+        train, scratch, nodes=["a"] * ranks, workload=to_json(TINY), layouts=[DDP, FSDP, FSDP_AC], steps=STEPS
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp", "fsdp-ac"])
+def test_losses_equal_those_of_one_plain_process(scratch: Path, ranks: int, layout: str) -> None:
+    expected = plain_losses(scratch, TINY)
+    assert expected[-1] < expected[0]
+    for result in trained(scratch, ranks):
+        assert result[layout]["losses"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_parts_are_what_this_rank_holds(scratch: Path) -> None:
+    whole = TINY.model.parameters * 4
+    for result in trained(scratch, 2):
+        ddp, fsdp = result["ddp"]["parts"], result["fsdp"]["parts"]
+        assert (ddp["parameters"], ddp["gradients"]) == (whole, whole)
+        assert 2 * whole <= ddp["optimizer"] <= 2 * whole + 1000
+        assert (fsdp["parameters"], fsdp["gradients"]) == (whole // 2, whole // 2)
+        assert whole <= fsdp["optimizer"] <= whole + 1000
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_trains_alike_on_all_ranks(scratch: Path, precision: Any) -> None:
+    expected = plain_losses(scratch, TINY)[:3]
+    workload = replace(TINY, precision=precision)
+    results = run_ranks(train, scratch, nodes=["a", "a"], workload=to_json(workload), layouts=[DDP, FSDP], steps=3)
+    for layout in ("ddp", "fsdp"):
+        losses = [result[layout]["losses"] for result in results]
+        assert losses[0] == losses[1]
+        assert losses[0] == pytest.approx(expected, rel=0.02)
+        assert losses[0] != pytest.approx(expected, rel=1e-7)
+
+
+def test_a_batch_that_does_not_divide_is_refused(scratch: Path) -> None:
+    workload = to_json(replace(TINY, global_batch=6))
+    for result in run_ranks(train, scratch, nodes=["a", "a"], workload=workload, layouts=[DDP], steps=1):
+        assert result.startswith("ClusterQualError: workload.global_batch 6 is not a multiple of microbatch 2 x 2")

@@ -1,0 +1,163 @@
+"""Memory of one rank: exact, repeatable, against the right limit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.measurement import RankMemory
+from pytest_clusterqual.rank.memory import cgroup_limit, cpu_limit, measure, resident_peak, step_peaks
+
+MIB = 2**20
+
+
+def measured(folder: Path, ranks: int, layout: dict[str, Any]) -> list[RankMemory]:
+    answers = run_ranks(measure, folder, nodes=["a"] * ranks, workload=to_json(TINY), layout=layout, steps=3)
+    return [from_json(RankMemory, answer) for answer in answers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [DDP, FSDP, FSDP_AC], ids=["ddp", "fsdp", "fsdp-ac"])
+def test_two_runs_count_the_same_bytes(tmp_path: Path, layout: dict[str, Any]) -> None:
+    first, again = measured(tmp_path, 2, layout), measured(tmp_path, 2, layout)
+    assert [rank.step_peaks for rank in first] == [rank.step_peaks for rank in again]
+    assert all(len(rank.step_peaks) == 3 for rank in first)
+    assert first[0].losses == first[1].losses == again[0].losses
+
+
+@pytest.mark.slow
+def test_the_peak_holds_parameters_gradients_optimizer_and_more(tmp_path: Path) -> None:
+    (alone,) = measured(tmp_path, 1, DDP)
+    logits = TINY.microbatch * TINY.sequence_length * TINY.model.vocab * 4
+    assert alone.parts["parameters"] == TINY.model.parameters * 4
+    assert max(alone.step_peaks) >= sum(alone.parts.values()) + logits
+    assert max(alone.step_peaks) < 3 * sum(alone.parts.values())
+    # The optimizer's state does not exist before the first step's end, so later steps hold more.
+    assert alone.step_peaks[1] - alone.step_peaks[0] >= 0.9 * alone.parts["optimizer"]
+    assert alone.step_peaks[1] == alone.step_peaks[2]
+
+
+@pytest.mark.slow
+def test_sharding_and_recomputing_save_memory(tmp_path: Path) -> None:
+    peaks = {layout["name"]: max(measured(tmp_path, 2, layout)[0].step_peaks) for layout in (DDP, FSDP, FSDP_AC)}
+    assert peaks["fsdp-ac"] < peaks["fsdp"] < peaks["ddp"]
+
+
+@pytest.mark.slow
+def test_the_conditions_of_the_count_are_named(tmp_path: Path) -> None:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for rank in measured(tmp_path, 2, DDP):
+        assert rank.counted.startswith("bytes held by torch's CPU allocator (profiler memory events)")
+        assert rank.reserved_peaks == ()
+        assert max(rank.step_peaks) < rank.device_used < total
+        assert 0 < rank.limit <= total / 2
+        assert " / 2 ranks " in rank.limit_from
+
+
+def event(name: str, start: int, end: int = 0, *, held: int | None = None, children: Any = ()) -> Any:
+    tag = "Allocation" if held is not None else "TorchOp"
+    return SimpleNamespace(
+        name=name, start_time_ns=start, end_time_ns=end, children=list(children), tag=SimpleNamespace(name=tag),
+        extra_fields=SimpleNamespace(total_allocated=held),
+    )  # fmt: skip
+
+
+def test_peaks_are_the_most_held_inside_each_step() -> None:
+    tree = [
+        event("[memory]", 1, held=100),
+        event("[memory]", 2, held=1000),  # before the steps: in no peak, for it is freed again
+        event("[memory]", 3, held=100),
+        event("clusterqual.step", 10, 20, children=[
+            event("op", 11, 13, children=[event("[memory]", 12, held=150)]),
+            event("[memory]", 14, held=101),
+        ]),
+        event("[memory]", 25, held=107),
+        event("clusterqual.step", 30, 40, children=[event("[memory]", 31, held=7)]),
+    ]  # fmt: skip
+    assert step_peaks(tree) == (150, 107)
+
+
+def test_a_step_without_any_allocation_still_holds_what_was_there() -> None:
+    tree = [event("[memory]", 1, held=100), event("clusterqual.step", 10, 20), event("[memory]", 30, held=105)]
+    assert step_peaks(tree) == (100,)
+
+
+def test_no_events_are_no_measurement() -> None:
+    with pytest.raises(MeasurementError, match="gave 1 steps and 0 memory events: memory cannot be counted here"):
+        step_peaks([event("clusterqual.step", 1, 2)])
+
+
+def test_the_resident_peak_is_in_bytes(tmp_path: Path) -> None:
+    assert 10 * MIB < resident_peak() < 100_000 * MIB
+    (tmp_path / "status").write_text("VmPeak:\t  99 kB\nVmHWM:\t  12 kB\n")
+    assert resident_peak(tmp_path / "status") == 12 * 1024
+    (tmp_path / "status").write_text("Name: x\n")
+    with pytest.raises(MeasurementError, match="no VmHWM line"):
+        resident_peak(tmp_path / "status")
+
+
+def grouped(root: Path, membership: str, limits: dict[str, str]) -> tuple[Path, Path]:
+    """A control group hierarchy in `root`: (membership file, mount point)."""
+    mount = root / "cgroup"
+    mount.mkdir(parents=True)
+    (root / "membership").write_text(membership)
+    for path, limit in limits.items():
+        (mount / path).parent.mkdir(parents=True, exist_ok=True)
+        (mount / path).write_text(limit + "\n")
+    return root / "membership", mount
+
+
+V1_UNLIMITED = "9223372036854771712"
+
+
+@pytest.mark.parametrize(
+    ("membership", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4096"}, (4096, "a")),
+        ("0::/a/b\n", {"a/b/memory.max": "100", "a/memory.max": "4096"}, (100, "a/b")),
+        ("0::/hidden\n", {"memory.max": "77"}, (77, "")),
+        ("0::/../../outer\n", {"memory.max": "77"}, (77, "")),
+        ("3:cpu:/c\n9:memory:/m\n0::/\n", {"memory/m/memory.limit_in_bytes": "500"}, (500, "memory/m")),
+        ("9:memory:/m\n", {"memory/m/memory.limit_in_bytes": V1_UNLIMITED}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_tightest_visible_cgroup_limit_counts(
+    tmp_path: Path, membership: str, limits: dict[str, str], expected: tuple[int, str] | None
+) -> None:
+    file, mount = grouped(tmp_path, membership, limits)
+    found = cgroup_limit(file, mount)
+    assert (found and (found[0], found[1].resolve())) == (expected and (expected[0], (mount / expected[1]).resolve()))
+
+
+def limits_in(ctx: Any, *, proc: str, groups: list[str]) -> list[Any]:
+    """The limit of a rank that lives in the hierarchy `groups[rank]`."""
+    limit = cpu_limit(ctx, proc=Path(proc), cgroups=Path(groups[ctx.rank]))
+    return [limit.bytes, limit.origin]
+
+
+@pytest.mark.slow
+def test_ranks_share_a_limit_only_under_the_same_control_group(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        grouped(tmp_path / name, "0::/\n", {"memory.max": str(600 * MIB)})
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/\n")
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("boot\n")
+    (proc / "meminfo").write_text(f"MemTotal: {2000 * 1024} kB\n")
+    one, two = str(tmp_path / "one" / "cgroup"), str(tmp_path / "two" / "cgroup")
+    together = run_ranks(limits_in, tmp_path, nodes=["a", "a"], proc=str(proc), groups=[one, one])
+    apart = run_ranks(limits_in, tmp_path, nodes=["a", "b"], proc=str(proc), groups=[one, two])
+    assert together == [[300 * MIB, "control group limit / 2 ranks under it"]] * 2
+    assert apart == [[600 * MIB, "control group limit / 1 ranks under it"]] * 2
+    (proc / "meminfo").write_text(f"MemTotal: {400 * 1024} kB\n")
+    small = run_ranks(limits_in, tmp_path, nodes=["a", "b"], proc=str(proc), groups=[one, two])
+    assert small == [[200 * MIB, "MemTotal / 2 ranks on this machine"]] * 2

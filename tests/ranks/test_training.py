@@ -1,0 +1,99 @@
+"""The fixed work, timed."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rank_harness import DDP, TINY, run_ranks
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.measurement import RankTraining
+from pytest_clusterqual.rank.training import check_finite, collector_at_rest, fixed_work, timed_steps
+
+
+def fixed_work_noting_reports(ctx: Any, **arguments: Any) -> Any:
+    """The measurement, and whether any report came between the first and the last step."""
+    reports: list[float] = []
+    ctx.tell = lambda done, total, what: reports.append(done)
+    return {"result": fixed_work(ctx, **arguments), "reports": reports}
+
+
+@pytest.mark.slow
+def test_every_step_of_the_fixed_work_is_kept(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    answers = run_ranks(
+        fixed_work_noting_reports, tmp_path, nodes=["a", "b"], workload=to_json(TINY), layout=DDP, warmup=2
+    )
+    elapsed = time.perf_counter() - began
+    results = [from_json(RankTraining, answer["result"]) for answer in answers]
+    for rank, result in enumerate(results):
+        assert result.rank == rank
+        assert (len(result.warmup_seconds), len(result.step_seconds), len(result.data_seconds)) == (2, 4, 4)
+        assert len(result.losses) == 6
+        assert result.tokens_per_step == 8 * 16
+        assert result.work_seconds == pytest.approx(sum(result.step_seconds))
+        assert 0 < sum(result.warmup_seconds) + result.work_seconds < elapsed
+        assert all(0 < data < step for data, step in zip(result.data_seconds, result.step_seconds, strict=True))
+    assert results[0].losses == results[1].losses
+    assert results[0].losses[-1] < results[0].losses[0]
+    assert results[0].data_digest == results[1].data_digest
+    assert [answer["reports"] for answer in answers] == [[0, 2, 6]] * 2
+
+
+@pytest.mark.slow
+def test_a_diverging_job_is_no_measurement(tmp_path: Path) -> None:
+    workload = replace(TINY, optimizer=replace(TINY.optimizer, lr=1e30))
+    for answer in run_ranks(fixed_work, tmp_path, nodes=["a"], workload=to_json(workload), layout=DDP, warmup=1):
+        assert answer.startswith("MeasurementError: the loss of step ")
+        assert "lower optimizer.lr or use precision fp32" in answer
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_names_its_step(loss: float) -> None:
+    check_finite(1.0, 6)
+    with pytest.raises(MeasurementError, match=f"the loss of step 7 is {loss}: this job does not train"):
+        check_finite(loss, 7)
+
+
+def test_data_time_and_step_time_are_told_apart() -> None:
+    def slow_data(step: int, **_kwargs: int) -> list[Any]:
+        time.sleep(0.02 if step == 2 else 0)
+        return []
+
+    def slow_step(batches: object) -> torch.Tensor:
+        time.sleep(0.01)
+        return torch.zeros(())
+
+    ctx: Any = SimpleNamespace(rank=0, world_size=1, synchronize=lambda: None)
+    job: Any = SimpleNamespace(step=slow_step)
+    data: Any = SimpleNamespace(batches=slow_data)
+    times = timed_steps(ctx, job, data, range(1, 4))
+    assert times.data_seconds[0] < 0.01 < 0.02 <= times.data_seconds[1]
+    assert times.step_seconds[1] >= 0.03
+    assert times.step_seconds[0] >= 0.01
+    assert times.whole == pytest.approx(sum(times.step_seconds))
+
+
+def test_the_instrument_costs_microseconds_a_step() -> None:
+    ctx: Any = SimpleNamespace(rank=0, world_size=1, synchronize=lambda: None)
+    job: Any = SimpleNamespace(step=lambda batches: None)
+    data: Any = SimpleNamespace(batches=lambda step, **kwargs: None)
+    best = min(timed_steps(ctx, job, data, range(2000)).whole / 2000 for _ in range(5))
+    assert best < 20e-6  # below 1 % of any step of 2 ms
+
+
+def test_the_collector_rests_inside_and_works_again_after() -> None:
+    assert gc.isenabled()
+    with pytest.raises(KeyError), collector_at_rest():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
