@@ -129,13 +129,18 @@ def _continued(first: Measurement, more: Callable[..., Measurement], project: Pr
     """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds."""
     measurement = first
     step = 0.0
-    while (
-        any(judgement.verdict is Verdict.UNDECIDED for judgement in judge(project, measurement))
-        and measurement.seconds + step <= budget
-    ):
+    while _open(judge(project, measurement)) and measurement.seconds + step <= budget:
         before = measurement.seconds
         measurement = more(measurement)
         step = measurement.seconds - before
     return measurement
 
 
+def _open(judgements: tuple[Judgement, ...]) -> bool:
+    """True if more samples could close a verdict: no number of them makes up for a loaded machine."""
+    return any(
+        judgement.verdict is Verdict.UNDECIDED
+        and judgement.requirement is not None
+        and (judgement.interval is None or judgement.interval.low <= judgement.requirement.value <= judgement.interval.high)
+        for judgement in judgements
+    )

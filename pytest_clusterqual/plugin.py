@@ -166,7 +166,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _key in config.stash:
-        config.stash[_key].close()
+        qualification = config.stash[_key]
+        qualification.close()
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:  # pytest leaves its summary out after some exits, SIGTERM among them
+            qualification.print_summary(reporter)
 
 
 def option(config: pytest.Config, name: str) -> Any:

@@ -53,6 +53,8 @@ class Qualification:
         self.excepted: dict[str, str] = {}
         self.folder: RunFolder | None = None
         self.folder_problem = ""
+        self.without_verdict: list[str] = []
+        self._summarized = False
         self._session: Session | None = None
         self._progress: ProgressLine | None = None
         self._old_handler: Any = None
@@ -252,9 +254,10 @@ class Qualification:
         return exitstatus or (1 if self.without_verdict else 0)
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
-        """The table of verdicts, and what is missing."""
-        if self.folder is None:
+        """The table of verdicts, and what is missing; once."""
+        if self.folder is None or self._summarized:
             return
+        self._summarized = True
         if records := self.folder.records():
             reporter.section("qualification", sep="=")
             tw = reporter._tw
@@ -263,7 +266,7 @@ class Qualification:
                 width=tw.fullwidth, color=tw.hasmarkup,
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
-        for name in getattr(self, "without_verdict", ()):
+        for name in self.without_verdict:
             reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
         if self.folder_problem:
             reporter.write_line(self.folder_problem, red=True)

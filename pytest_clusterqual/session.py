@@ -147,7 +147,7 @@ class Session:
             for nodes in points if repeat % 2 == 0 else list(reversed(points)):
                 results = self.run(
                     "pytest_clusterqual.rank.training:fixed_work", args, nodes=nodes, new_group=True,
-                    what=f"fixed work with {layout.name} on {nodes} node(s), run {repeat + 1}",
+                    what=f"fixed work with {layout.name} on {nodes} node{'s' if nodes > 1 else ''}, run {repeat + 1}",
                 )  # fmt: skip
                 ranks = tuple(parse(RankTraining, result, self.rank_map) for result in results)
                 workload = self._fingerprint([rank.data_digest for rank in ranks])
@@ -179,18 +179,18 @@ class Session:
         }  # fmt: skip
         folder.mkdir()
         try:
-            ranks, places = self._train(args, plan, layout)
+            ranks, places, results = self._train(args, plan, layout)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return FullRunMeasurement(
-            conditions=self._conditions([], places=places, layout=layout.name,
+            conditions=self._conditions(results, places=places, layout=layout.name,
                                         workload=self._fingerprint([r.data_digest for r in ranks], places)),
             ranks=ranks, mode=plan.checkpoint_mode, steps=steps,
             tokens_per_step=self.project.workload.tokens_per_step, kill_step=args["kill_step"],
             started=began.wall, seconds=began.seconds,
         )  # fmt: skip
 
-    def _train(self, args: dict[str, Any], plan: FullRunPlan, layout: Layout) -> tuple[tuple[RankRun, ...], list[RankPlace]]:
+    def _train(self, args: dict[str, Any], plan: FullRunPlan, layout: Layout) -> tuple[tuple[RankRun, ...], list[RankPlace], list[RankResult]]:
         size = self.topology.world_size
         launch = LaunchPlan(
             nodes=self._nodes, nproc_per_node=self.topology.nproc_per_node, device=self.topology.device, mode="train",
@@ -225,7 +225,11 @@ class Session:
             # The guard's clock saw the whole launch, a rank only its own attempts.
             value = {**answer["value"], "began": first.data["monotonic"], "ended": last.data["monotonic"]}
             ranks.append(from_json(RankRun, value, where=str(place)))
-        return tuple(ranks), places
+        results = [
+            RankResult(rank=rank, value=None, seconds=0.0, taken=tuple(answer["taken"]))
+            for rank, answer in enumerate(answers)
+        ]
+        return tuple(ranks), places, results
 
     def _await_training(self, wire: Wire, *, what: str) -> None:
         limits = self.project.launcher
@@ -236,11 +240,9 @@ class Session:
             if late or (ended := wire.launch.ended()) and any(process.poll() for process in ended):
                 raise self._training_failure(wire, what, late=late)
             done = total = 0.0
-            detail = what
             if wire.channel.has("progress"):
-                _rank, done, total, words = wire.channel.get("progress")
-                detail = f"{what}: {words}"
-            self._tell(Progress(detail, "all ranks", done, total, deadline - time.monotonic()))
+                _rank, done, total, _detail = wire.channel.get("progress")
+            self._tell(Progress(what, self.topology.world_size, done, total))
 
     def _training_failure(self, wire: Wire, what: str, *, late: bool) -> JobError:
         told, culprits = [], []

@@ -34,7 +34,8 @@ class ProgressLine:
         if self._writer is None or now - self._since < _QUIET or now - self._last < every:
             return
         self._last = now
-        line = progress_line(progress.what, progress.ranks, progress.done, progress.total, progress.seconds_left)
+        left = (now - self._since) * (progress.total - progress.done) / progress.done if progress.done else None
+        line = progress_line(progress.what, progress.ranks, progress.done, progress.total, left)
         if self._terminal:
             line = line[: self._writer.fullwidth - 1]
             self._write(f"\r{line.ljust(self._shown)}")

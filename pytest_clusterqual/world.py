@@ -31,13 +31,12 @@ _STACKS_GRACE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the running job is; `total` 0 means unknown."""
+    """How far the running job on `ranks` ranks is; `total` 0 means unknown."""
 
     what: str
-    ranks: str
-    done: float
-    total: float
-    seconds_left: float
+    ranks: int
+    done: float = 0.0
+    total: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +143,7 @@ class World:
         keys = [f"present/{node}/{local}" for node, local in wanted]
         pause = _Pause()
         while not self._channel.has(*keys):
-            self._tell(Progress(f"starting {self.size} ranks", "all", 0, 0, deadline - time.monotonic()))
+            self._tell(Progress("starting", self.size))
             if ended := self._wire.launch.ended():
                 raise LaunchError(self._launch_failure(f"the agent on {ended[0].node.name} ended", wanted))
             if time.monotonic() > deadline:
@@ -259,7 +258,6 @@ class World:
         began = time.monotonic()
         deadline, give_up = began + job.timeout, None
         pause = _Pause()
-        ranks = "all ranks" if len(job.ranks) == self.size else f"ranks {', '.join(map(str, job.ranks))}"
         while not self._channel.has(ready):
             pause()
             now = time.monotonic()
@@ -270,11 +268,9 @@ class World:
             if give_up is None and (self._channel.has(trouble) or not self.usable):
                 give_up = now + _GRACE
             done = total = 0.0
-            what = job.what or job.name
             if self._channel.has(progress):
-                rank, done, total, detail = self._channel.get(progress)
-                what, ranks = f"{what}: {detail}", f"rank {rank}"
-            self._tell(Progress(what, ranks, done, total, deadline - now))
+                _rank, done, total, _detail = self._channel.get(progress)
+            self._tell(Progress(job.what or job.name, len(job.ranks), done, total))
         return True
 
     def _all_told(self, prefix: str, number: int) -> bool:

@@ -17,7 +17,7 @@ from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 __all__ = ["Ledger", "account", "judge_full_run"]
 
 CLOCK = 1e-3  # seconds: what one reading of a clock is trusted to
-POLL = 0.1  # seconds: how often a background save is asked whether it is complete
+POLL = 0.1  # seconds: how late the end of a background save may be noticed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
@@ -27,7 +27,10 @@ class RankLedger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Save:
-    """One checkpoint: how long it kept training from going on (worst rank), and how long until it was complete."""
+    """One checkpoint: how long it kept the worst rank from training, and how long until all had completed it.
+
+    `completion` is None for a save that a failure interrupted.
+    """
 
     attempt: int
     step: int
@@ -179,7 +182,10 @@ def _outages(m: FullRunMeasurement) -> dict[int, _Outage]:
     failed = {run.rank: at for run in m.ranks if (at := _first(run, "failed", attempt)) is not None}
     if _same_clock(m.conditions):
         known = min(failed.values(), default=min(begun.values()))
-        outages = {run.rank: _Outage(struck=killed.at, known=known, begun=begun[run.rank]) for run in m.ranks}
+        # One rank may be back before another has noticed anything: then nothing is left of its detection.
+        outages = {
+            rank: _Outage(struck=killed.at, known=min(known, start), begun=start) for rank, start in begun.items()
+        }
     else:
         outages = {
             run.rank: _seen_alone(run, m.kill_step, attempt, failed.get(run.rank), begun[run.rank]) for run in m.ranks
@@ -207,8 +213,10 @@ def _detection(m: FullRunMeasurement, outages: dict[int, _Outage]) -> float | No
     if not outages:
         return None
     victim = killed_mark(m)[0].rank
-    seen = [o.known - o.struck for rank, o in outages.items() if rank != victim]
-    return outages[victim].known - outages[victim].struck if _same_clock(m.conditions) or not seen else min(seen)
+    seen = {rank: o.known - o.struck for rank, o in outages.items()}
+    if _same_clock(m.conditions) or len(seen) == 1:
+        return max(seen.values())
+    return min(seconds for rank, seconds in seen.items() if rank != victim)
 
 
 def _restart(m: FullRunMeasurement, outages: dict[int, _Outage]) -> float | None:
@@ -235,10 +243,12 @@ def _recovery(m: FullRunMeasurement) -> float | None:
 
 
 def _load_seconds(m: FullRunMeasurement) -> float | None:
-    """Reading a checkpoint on the slowest rank; after a kill, what was read before it does not count."""
-    after = killed_mark(m)[1].attempt if m.kill_step else 0
-    loads = [sum(s.end - s.start for s in run.spans if s.kind == "load" and s.attempt > after) for run in m.ranks]
-    return max(loads) or None
+    """Reading a checkpoint on the slowest rank; an attempt that found none to go on from does not count."""
+    loads: list[float] = []
+    for run in m.ranks:
+        found = {mark.attempt for mark in run.marks if mark.kind == "resumed" and mark.step > 0}
+        loads += [sum(s.end - s.start for s in run.spans if s.kind == "load" and s.attempt in found)] if found else []
+    return max(loads, default=None)
 
 
 def _saves(m: FullRunMeasurement) -> tuple[Save, ...]:
@@ -251,22 +261,26 @@ def _saves(m: FullRunMeasurement) -> tuple[Save, ...]:
             for run in m.ranks
             if (own := [s for s in run.spans if s.kind == "checkpoint" and (s.attempt, s.step) == (attempt, step)])
         }
-        completion = max(_completions(m, spans, attempt, step), default=None)
-        if completion is None and attempt == last:
-            raise MeasurementError(f"full run: the checkpoint of step {step} never became complete: no saved mark")
+        completions = _completions(m, spans, attempt, step)
+        missing = sorted(set(spans) - set(completions))
+        if missing and attempt == last:
+            raise MeasurementError(
+                f"full run: the checkpoint of step {step} never became complete: rank {missing[0]} has no saved mark"
+            )
         blocking = max(sum(s.end - s.start for s in own) for own in spans.values())
+        completion = None if missing else max(completions.values())
         saves.append(Save(attempt=attempt, step=step, blocking=blocking, completion=completion))
     return tuple(saves)
 
 
-def _completions(m: FullRunMeasurement, spans: dict[int, list[Span]], attempt: int, step: int) -> Iterator[float]:
-    saved = {
-        run.rank: mark.at for run in m.ranks for mark in run.marks
-        if mark.kind == "saved" and (mark.attempt, mark.step) == (attempt, step)
+def _completions(m: FullRunMeasurement, spans: dict[int, list[Span]], attempt: int, step: int) -> dict[int, float]:
+    """Seconds of one save by rank, for the ranks that completed it."""
+    return {
+        run.rank: mark.at - min(s.start for s in spans[run.rank])
+        for run in m.ranks
+        for mark in run.marks
+        if mark.kind == "saved" and (mark.attempt, mark.step) == (attempt, step) and run.rank in spans
     }
-    for rank, at in saved.items():
-        if rank in spans:
-            yield at - min(s.start for s in spans[rank])
 
 
 def last_attempts(run: RankRun) -> dict[int, int]:

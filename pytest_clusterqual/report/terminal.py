@@ -65,9 +65,11 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
     return "\n".join(dict.fromkeys(lines))
 
 
-def progress_line(what: str, ranks: int, done: int, total: int, left_seconds: float | None) -> str:
-    """Such as ``fabric all_reduce-world on 4 ranks: 3 of 8, about 12 s left``."""
-    line = f"{text.visible(what)} on {ranks} rank{'s' if ranks != 1 else ''}: {done} of {total}"
+def progress_line(what: str, ranks: int, done: float, total: float, left_seconds: float | None) -> str:
+    """Such as ``fabric all_reduce-world on 4 ranks: 3 of 8, about 12 s left``; `total` 0 means unknown."""
+    line = f"{text.visible(what)} on {ranks} rank{'s' if ranks != 1 else ''}"
+    if total > 0:
+        line += f": {done:g} of {total:g}"
     if left_seconds is None or not math.isfinite(left_seconds) or left_seconds <= 0:
         return line
     seconds = math.ceil(left_seconds)
@@ -83,12 +85,19 @@ def _by_criterion(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _collapsed(records: Sequence[Record]) -> list[_Row]:
-    """A row a record; alike sizes of one fabric test share a row: the last measured, the tightest passed."""
+    """A row a record, but for what would drown the verdicts.
+
+    Sizes of one fabric test that passed share a row, which shows the tightest; numbers that
+    nothing is required of share one a test, which shows the last (of a fabric test: the largest size).
+    """
     groups: dict[tuple[str, object], list[Record]] = {}
     for number, record in enumerate(records):
         judgement = record.judgement
-        alike = record.criterion == "fabric" and judgement.verdict in (Verdict.MEASURED, Verdict.PASS)
-        key = (judgement.quantity, judgement.verdict) if alike else number
+        key: object = number
+        if judgement.verdict is Verdict.MEASURED:
+            key = Verdict.MEASURED
+        elif record.criterion == "fabric" and judgement.verdict is Verdict.PASS:
+            key = judgement.quantity
         groups.setdefault((record.test, key), []).append(record)
     tests = dict.fromkeys(record.test for record in records)
     return [

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
+from torch.distributed.tensor import DTensor
 
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.workload import Layout, Workload
@@ -29,8 +30,11 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-def plain_losses(scratch: Path, workload: Workload) -> list[float]:
-    """The job without any of this package's wrappers: one process, one batch, one backward."""
+def plain(scratch: Path, workload: Workload) -> tuple[list[float], float]:
+    """The job without any of this package's wrappers: one process, one batch, one backward.
+
+    Its losses, and the norm of its last gradient.
+    """
     data = ByteData(standard_corpus(scratch), workload, torch.device("cpu"))
     model = Transformer(workload.model, workload.sequence_length)
     model.initialize(workload.seed)
@@ -43,7 +47,14 @@ def plain_losses(scratch: Path, workload: Workload) -> list[float]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses
+    return losses, gradient_norm(model)
+
+
+def gradient_norm(model: torch.nn.Module) -> float:
+    """Of the whole model, wherever its parts are: AdamW hides a gradient of the wrong scale."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    whole = [gradient.full_tensor() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+    return float(torch.stack([gradient.norm() for gradient in whole if gradient is not None]).norm())
 
 
 def train(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]], steps: int) -> dict[str, Any]:
@@ -55,7 +66,9 @@ def train(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]], 
         local = [
             job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)) for step in range(1, steps + 1)
         ]
-        found[layout["name"]] = {"losses": global_losses(ctx, local), "parts": job.parts()}
+        found[layout["name"]] = {
+            "losses": global_losses(ctx, local), "parts": job.parts(), "norm": gradient_norm(job.model),
+        }  # fmt: skip
     return found
 
 
@@ -69,10 +82,11 @@ def trained(scratch: Path, ranks: int) -> list[Any]:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("layout", ["ddp", "fsdp", "fsdp-ac"])
 def test_losses_equal_those_of_one_plain_process(scratch: Path, ranks: int, layout: str) -> None:
-    expected = plain_losses(scratch, TINY)
-    assert expected[-1] < expected[0]
+    losses, norm = plain(scratch, TINY)
+    assert losses[-1] < losses[0]
     for result in trained(scratch, ranks):
-        assert result[layout]["losses"] == pytest.approx(expected, rel=1e-4)
+        assert result[layout]["losses"] == pytest.approx(losses, rel=1e-4)
+        assert result[layout]["norm"] == pytest.approx(norm, rel=1e-3)
 
 
 def test_parts_are_what_this_rank_holds(scratch: Path) -> None:
@@ -87,7 +101,7 @@ def test_parts_are_what_this_rank_holds(scratch: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_low_precision_trains_alike_on_all_ranks(scratch: Path, precision: Any) -> None:
-    expected = plain_losses(scratch, TINY)[:3]
+    expected = plain(scratch, TINY)[0][:3]
     workload = replace(TINY, precision=precision)
     results = run_ranks(train, scratch, nodes=["a", "a"], workload=to_json(workload), layouts=[DDP, FSDP], steps=3)
     for layout in ("ddp", "fsdp"):
@@ -101,3 +115,26 @@ def test_a_batch_that_does_not_divide_is_refused(scratch: Path) -> None:
     workload = to_json(replace(TINY, global_batch=6))
     for result in run_ranks(train, scratch, nodes=["a", "a"], workload=workload, layouts=[DDP], steps=1):
         assert result.startswith("ClusterQualError: workload.global_batch 6 is not a multiple of microbatch 2 x 2")
+
+
+def exchanges(ctx: Any) -> list[list[bool]]:
+    """For each microbatch of a step, whether its backward exchanges gradients: DDP's word, then FSDP's."""
+    data = ByteData.open(ctx, TINY)
+    batches = data.batches(1, rank=ctx.rank, world_size=ctx.world_size)
+    replicated = build(ctx, TINY, from_json(Layout, DDP))
+    by_ddp: list[bool] = []
+    replicated.model.register_forward_pre_hook(
+        lambda module, _inputs: by_ddp.append(bool(module.require_backward_grad_sync))
+    )
+    replicated.step(batches)
+    sharded = build(ctx, TINY, from_json(Layout, FSDP))
+    by_fsdp: list[bool] = []
+    genuine: Any = sharded.model.set_requires_gradient_sync
+    sharded.model.set_requires_gradient_sync = lambda wanted: (by_fsdp.append(wanted), genuine(wanted))
+    sharded.step(batches)
+    return [by_ddp, by_fsdp]
+
+
+def test_gradients_travel_once_a_step(scratch: Path) -> None:
+    (answer,) = run_ranks(exchanges, scratch, nodes=["a"])
+    assert answer == [[False, False, False, True]] * 2

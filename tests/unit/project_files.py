@@ -290,6 +290,5 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
      ':13: fabric.require[0].busbw: got "> 1 % of expected" but no fabric.links.intra_node, want what was promised '
      "there, such as intra_node: 400 Gbit/s"),
     (SMALL.replace("seed: 0", 'seed: 0\n  data: {path: "\\0"}'), ':12: workload.data.path: got "\\u0000", want a '
- 'name '
-     "of printable characters on one line"),
+     "text of printable characters on one line"),
 ]  # fmt: skip

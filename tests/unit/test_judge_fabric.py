@@ -112,7 +112,7 @@ def test_the_slowest_rank_is_taken_sample_by_sample() -> None:
     """Ranks that are slow in turn make every sample slow, though each rank's median is fast."""
     m = measured(rounds=(1.0,) * 6)
     fast, slow = 1e-3, 5e-3
-    turns = ((slow, fast, fast), (fast, slow, slow))
+    turns = ((slow, fast, fast), (fast, slow, fast))
     rounds = tuple(
         tuple(replace(r, timings=(replace(r.timings[0], seconds=turns[r.rank]),)) for r in ranks) for ranks in m.rounds
     )

@@ -176,6 +176,20 @@ def test_without_a_survivor_detection_ends_with_the_first_new_process() -> None:
     assert (events.detection, events.restart) == (2.25, 0.25)
 
 
+def test_a_rank_that_is_back_before_the_others_noticed_has_no_restart_time() -> None:
+    m = killed_run()
+    late = tuple(replace(x, at=15.375) if x.kind == "failed" else x for x in m.ranks[0].marks)
+    ledger = account(replace(m, ranks=(replace(m.ranks[0], marks=late), m.ranks[1])))
+    assert (ledger.events.detection, ledger.events.restart) == (2.375, 0.125)
+    assert [(r.seconds["detection"], r.seconds["restart"]) for r in ledger.ranks] == [(2.25, 0.0), (2.375, 0.125)]
+    assert [r.seconds["residual"] for r in ledger.ranks] == [0.125, 0.125]
+
+
+def test_an_attempt_that_found_no_checkpoint_has_loaded_none() -> None:
+    log = Log(0.0).mark("started").span("load", 0.01).mark("resumed", 0).steps(1, 5).mark("done")
+    assert account(measured(log.done(0, 5), steps=5, nodes=1)).events.load is None
+
+
 def shifted(run: RankRun, by: float) -> RankRun:
     return replace(
         run, began=run.began + by, ended=run.ended + by,
@@ -256,10 +270,18 @@ def test_the_worst_rank_and_the_worst_save_count() -> None:
     assert the(judge_full_run(replace(m, ranks=(m.ranks[0], slow)), []), "checkpoint_blocking").value == 0.75
 
 
+def test_recovery_waits_for_the_slowest_rank() -> None:
+    m = killed_run()
+    quick = replace(m.ranks[0], spans=tuple(
+        replace(s, end=s.end - 0.25) if (s.kind, s.step, s.attempt) == ("step", 7, 2) else s for s in m.ranks[0].spans
+    ))
+    assert account(replace(m, ranks=(quick, m.ranks[1]))).events.recovery == 9.25
+
+
 def test_a_save_that_the_kill_interrupted_has_no_completion() -> None:
     m = killed_run()
-    marks = [tuple(x for x in r.marks if not (x.kind == "saved" and x.attempt == 1)) for r in m.ranks]
-    cut = replace(m, ranks=tuple(replace(r, marks=own) for r, own in zip(m.ranks, marks, strict=True)))
+    marks = tuple(x for x in m.ranks[1].marks if not (x.kind == "saved" and x.attempt == 1))
+    cut = replace(m, ranks=(m.ranks[0], replace(m.ranks[1], marks=marks)))
     assert [save.completion for save in account(cut).events.saves] == [None, 2.75]
 
 
@@ -310,7 +332,7 @@ QUIET = quiet(1)
         ),
         (
             replace(QUIET, spans=(*QUIET.spans, Span(kind="checkpoint", attempt=1, start=200.0, end=201.0, step=10))),
-            "the checkpoint of step 10 never became complete: no saved mark",
+            "the checkpoint of step 10 never became complete: rank 1 has no saved mark",
         ),
         (quiet(1, step=0.0), "rank 1 did its steps in no time"),
         (quiet(0), "full run: no result of rank 1"),
@@ -328,7 +350,7 @@ def test_a_planned_kill_must_have_come() -> None:
     with pytest.raises(MeasurementError, match="rank 0 has no started mark after the kill"):
         account(replace(m, ranks=(without(m.ranks[0], "started"), m.ranks[1])))
     early = tuple(replace(x, at=12.0) if x.kind == "failed" else x for x in m.ranks[0].marks)
-    with pytest.raises(MeasurementError, match=r"kill, detection and new process are out of order, at 0 s, -1 s and 2\."):
+    with pytest.raises(MeasurementError, match="rank 0: kill, detection and new process are out of order"):
         account(replace(m, ranks=(replace(m.ranks[0], marks=early), m.ranks[1])))
 
 

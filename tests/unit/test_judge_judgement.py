@@ -239,6 +239,8 @@ def test_only_requirements_on_this_case_apply() -> None:
     )
     assert applicable((*others, fits), "memory", "peak", here) == (fits,)
     assert applicable((*others, fits), "memory", "peak", here, nodes=4) == (others[2], fits)
+    throughputs = [require(criterion, "throughput", ">= 1 tokens/s") for criterion in ("scaling", "full_run")]
+    assert applicable(throughputs, "full_run", "throughput", here) == (throughputs[1],)
 
 
 def test_ranks_must_all_answer_once() -> None:

@@ -1,0 +1,196 @@
+"""Warm ranks, for real: what they return, how they fail, and that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import HERE, alive, ours
+from pytest_clusterqual.errors import JobError, LaunchError
+from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.model.topology import RankPlace
+from pytest_clusterqual.world import Job, Progress, World, check_world
+
+pytestmark = pytest.mark.slow
+
+
+def job(function: str, *, ranks: tuple[int, ...] = (0, 1), timeout: float = 60, **args: object) -> Job:
+    return Job(name=f"jobs_for_tests:{function}", args=args, ranks=ranks, timeout=timeout)
+
+
+def test_results_come_back_by_rank(world: World) -> None:
+    first, second = (result.value for result in world.run(job("where")))
+    assert (first["rank"], first["node"], first["world_size"], first["sum"]) == (0, "node0", 2, 3.0)
+    assert (second["rank"], second["node"], second["world_size"], second["sum"]) == (1, "node1", 2, 3.0)
+    assert first["cores"] == first["threads"]
+
+
+def test_ranks_stay_warm_and_a_fresh_job_gets_new_processes(world: World) -> None:
+    before = [result.value["pid"] for result in world.run(job("where"))]
+    assert [result.value["pid"] for result in world.run(job("where"))] == before
+    world.fresh()
+    after = [result.value["pid"] for result in world.run(job("where"))]
+    assert not set(before) & set(after)
+    assert not any(alive(pid) for pid in before)
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,)])
+def test_a_part_of_the_world_is_a_group_of_its_own(world: World, ranks: tuple[int, ...]) -> None:
+    (only,) = world.run(job("where", ranks=ranks))
+    assert only.rank == ranks[0]
+    assert (only.value["rank"], only.value["world_size"], only.value["sum"]) == (0, 1, float(ranks[0] + 1))
+
+
+def test_a_group_of_its_own_for_the_whole_world(world: World) -> None:
+    for _ in range(3):
+        results = world.run(Job(name="jobs_for_tests:where", ranks=(0, 1), timeout=60, new_group=True))
+        assert [result.value["sum"] for result in results] == [3.0, 3.0]
+
+
+def test_arguments_are_json(world: World) -> None:
+    args = {"text": "ü \"' $HOME", "list": [1, 2.5, None], "nested": {"a": True}}
+    assert [result.value for result in world.run(job("echo", **args))] == [args, args]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("raise", "rank 1 on node1 raised ValueError: boom"),
+        ("exit", "rank 1 on node1 left with exit code 3"),
+        ("sys.exit", "rank 1 on node1 left with exit code 4"),
+        ("kill", "rank 1 on node1 was killed by SIGKILL"),
+        ("stop", "rank 1 on node1 is stopped (state T (stopped))"),
+        ("sleep", "rank 1 on node1 did not answer"),
+        ("kill-supervisor", "rank 1 on node1 was killed by SIGKILL"),
+        ("unserializable", "rank 1 on node1"),
+    ],
+)
+def test_the_guilty_rank_is_named(how: str, told: str, tmp_path: Path) -> None:
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
+    try:
+        assert len(ours(marker)) >= 4
+        with pytest.raises(JobError) as caught:
+            world.run(job("misbehave", how=how, timeout=6))
+        assert told in str(caught.value)
+        assert caught.value.culprits == ("rank 1 on node1",)
+        assert "rank 0 on node0 raised" not in str(caught.value)
+        if how == "sleep":
+            stacks = str(caught.value)
+            assert "in misbehave" in stacks, "the stack of the stuck rank is part of the error"
+            assert "all_reduce" in stacks, "and so is the stack of the rank that waits for it"
+        if world.usable:  # the next job gets a new generation, not a new launch
+            assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
+        else:
+            assert how == "kill-supervisor"
+    finally:
+        world.close()
+    assert ours(marker) == []
+
+
+def test_megabytes_of_output_disturb_nothing(world: World) -> None:
+    assert [result.value for result in world.run(job("chatter", megabytes=8))] == [8, 8]
+    assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
+
+
+def test_a_job_that_does_not_exist(world: World) -> None:
+    with pytest.raises(JobError, match=r"no_such_module:f: cannot import 'no_such_module' on this node"):
+        world.run(Job(name="no_such_module:f", ranks=(0, 1), timeout=30))
+    with pytest.raises(JobError, match="the module 'jobs_for_tests' has no function 'nothing'"):
+        world.run(job("nothing"))
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    world = World(launcher, launcher.nodes(1, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=told.append)
+    try:
+        world.run(Job(name="jobs_for_tests:progress", args={"steps": 10}, ranks=(0,), timeout=30, what="a count"))
+    finally:
+        world.close()
+    assert any(progress.what == "starting" for progress in told)
+    done = [progress.done for progress in told if progress.what == "a count"]
+    assert done == sorted(done)
+    assert max(done) >= 5
+
+
+def test_a_launch_that_cannot_start_says_why(tmp_path: Path) -> None:
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    nodes = launcher.nodes(2, 1)
+    # An address that is not ours: torchrun cannot serve there, so nothing answers in time.
+    with pytest.raises(LaunchError, match=r"no answer within 0\.5 s|no answer within 0 s") as caught:
+        World(launcher, nodes, 1, logs=tmp_path, start_timeout=0.5, path=[], tell=lambda p: None)
+    assert "missing: node0, node1" in str(caught.value)
+
+
+def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
+    """SIGKILL of the session: the guards see their lifeline end and kill everything below them."""
+    script = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from pytest_clusterqual.launch.local import LocalLauncher
+        from pytest_clusterqual.world import Job, World
+        launcher = LocalLauncher(device="cpu", oversubscribe=True)
+        world = World(launcher, launcher.nodes(2, 1), 1, logs=Path({str(tmp_path)!r}), start_timeout=120,
+                      path=[{HERE!r}], tell=lambda p: None)
+        print(world._wire.plan.launch, flush=True)
+        world.run(Job(name="jobs_for_tests:misbehave", args={{"how": "sleep"}}, ranks=(0, 1), timeout=300))
+    """)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as session:
+        assert session.stdout is not None
+        marker = f"CLUSTERQUAL_LAUNCH={session.stdout.readline().strip()}"
+        time.sleep(0.5)
+        assert len(ours(marker)) >= 6  # 2 agents, 2 supervisors, 2 workers
+        session.kill()
+    deadline = time.monotonic() + 10
+    while ours(marker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ours(marker) == []
+
+
+def place(rank: int, **other: object) -> RankPlace:
+    values: dict[str, object] = {
+        "rank": rank, "local_rank": 0, "node": f"node{rank}", "host": "h", "pid": 1, "device": "cpu",
+        "device_name": "x", "backend": "gloo", "cores": (rank,), "versions": {"torch": "2.13.0"},
+    }  # fmt: skip
+    return RankPlace(**{**values, **other})  # type: ignore[arg-type]  # made by hand
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        ([place(0)], r"asked for ranks 0 to 1, got \[0\]"),
+        ([place(0), place(1, node="node0")], "node0 has 2 ranks, asked were 1"),
+        ([place(0), place(1, device="cuda:0")], "rank 1 on node1 uses cuda:0 over gloo, asked were cpu over gloo"),
+        ([place(0), place(1, backend="mpi")], "rank 1 on node1 uses cpu over mpi, asked were cpu over gloo"),
+        (
+            [place(0), place(1, versions={"torch": "2.12.0"})],
+            r"rank 1 on node1: torch 2\.12\.0 \(rank 0 has 2\.13\.0\); all ranks must run the same versions",
+        ),
+    ],
+)
+def test_the_world_that_answered_is_checked(places: list[RankPlace], told: str) -> None:
+    check_world([place(0), place(1)], nodes=["node0", "node1"], nproc_per_node=1, device="cpu", backend="gloo")
+    with pytest.raises(LaunchError, match=told):
+        check_world(places, nodes=["node0", "node1"], nproc_per_node=1, device="cpu", backend="gloo")
+
+
+def test_two_ranks_on_one_gpu_are_refused() -> None:
+    same = {"device": "cuda:0", "backend": "nccl", "node": "node0"}
+    with pytest.raises(LaunchError, match="two ranks use the same GPU: rank 0 on node0: h cuda:0, rank 1 on node0"):
+        check_world([place(0, **same), place(1, **same)], nodes=["node0"], nproc_per_node=2, device="cuda", backend="nccl")
+
+
+def test_no_scratch_is_left(world: World) -> None:
+    scratch = [Path(p.event("began").data["scratch"]) for p in world._wire.launch.processes]  # type: ignore[union-attr]  # it began
+    assert all(path.is_dir() for path in scratch)
+    world.close()
+    assert not any(path.exists() for path in scratch)
+    assert os.path.isdir(scratch[0].parent)
