@@ -6,6 +6,7 @@ the first qualification test is collected.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"want a positive whole number, got {text!r}")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:

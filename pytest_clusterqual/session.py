@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
+from pytest_clusterqual.errors import JobError, MeasurementError
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import (
@@ -29,7 +29,7 @@ from pytest_clusterqual.model.measurement import (
     ScalingRun,
 )
 from pytest_clusterqual.model.project import FullRunPlan, Project
-from pytest_clusterqual.model.topology import RankMap, RankPlace, Topology
+from pytest_clusterqual.model.topology import Links, RankMap, RankPlace, Topology
 from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.world import Job, Progress, RankResult, Wire, World, check_world
 
@@ -52,7 +52,7 @@ class Session:
         self.topology = Topology(
             nodes=tuple(node.name for node in self._nodes), nproc_per_node=nproc_per_node, device=launcher.device,
             simulated=launcher.simulated, oversubscribed=launcher.oversubscribed,
-            links=project.fabric.links if project.fabric else Topology.__dataclass_fields__["links"].default,
+            links=project.fabric.links if project.fabric else Links(),
         )  # fmt: skip
 
     # -- ranks and jobs --------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Session:
         while not wire.channel.has("ready"):
             time.sleep(0.02)
             late = time.monotonic() > deadline
-            if late or (ended := wire.launch.ended()) and any(process.poll() for process in ended):
+            if late or ((ended := wire.launch.ended()) and any(process.poll() for process in ended)):
                 raise self._training_failure(wire, what, late=late)
             done = total = 0.0
             if wire.channel.has("progress"):
@@ -277,7 +277,8 @@ class Session:
         used = [place for place in places if place.node in self.topology.nodes[:count]]
         return Conditions(
             nodes=count, nproc_per_node=self.topology.nproc_per_node, ranks=len(used),
-            hosts=tuple(dict.fromkeys(place.host for place in used)), simulated=self.topology.simulated,
+            hosts=tuple(dict.fromkeys(place.host for place in used)),
+            rank_nodes=tuple(place.node for place in used), simulated=self.topology.simulated,
             oversubscribed=self.topology.oversubscribed, device=self.topology.device,
             device_name=used[0].device_name, backend=used[0].backend, versions=used[0].versions,
             load=_load(results, {place.rank: place.node for place in places}), **what,  # type: ignore[arg-type]  # str fields only

@@ -20,7 +20,7 @@ class ProgressLine:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         self._writer = reporter._tw if reporter is not None and not config.getoption("quiet", 0) else None
         self._capture = config.pluginmanager.get_plugin("capturemanager")
-        self._terminal = bool(self._writer is not None and reporter.isatty)
+        self._terminal = reporter is not None and bool(reporter.isatty)
         self._what = ""
         self._since = self._last = time.monotonic()
         self._shown = 0

@@ -51,10 +51,10 @@ _UNIT = re.compile(r"%|[A-Za-zµμ]+(?:/[A-Za-z]+)?")
 
 
 @functools.cache
-def _registry() -> pint.UnitRegistry:
+def _registry() -> pint.UnitRegistry[float]:
     import pint  # loaded on first use: a run that selects no qualification test must not pay for it
 
-    registry: pint.UnitRegistry = pint.UnitRegistry(None, cache_folder=None)
+    registry: pint.UnitRegistry[float] = pint.UnitRegistry(None, cache_folder=None)
     for definition in _DEFINITIONS:
         registry.define(definition)
     return registry
@@ -122,11 +122,12 @@ def show(value: float, unit: str) -> str:
         return f"{_digits(value)} tokens/s"
     if unit == SECONDS:
         magnitude = abs(value)
-        if magnitude >= 7200 or magnitude == 0:
-            return f"{_digits(value / 3600)} h" if magnitude else "0 s"
-        if magnitude >= 1:
+        if magnitude >= 7200:
+            return f"{_digits(value / 3600)} h"
+        # 0.9995 s already prints as 1 s, never as "1000 ms".
+        if magnitude >= 0.9995 or magnitude == 0:
             return f"{_digits(value)} s"
-        return f"{_digits(value * 1e3)} ms" if magnitude >= 1e-3 else f"{_digits(value * 1e6)} us"
+        return f"{_digits(value * 1e3)} ms" if magnitude >= 0.9995e-3 else f"{_digits(value * 1e6)} us"
     if unit == RATIO:
         return _digits(value)
     return f"{_digits(value)} {unit}"
@@ -146,8 +147,8 @@ def _scaled(value: float, step: float, names: tuple[str, ...]) -> str:
 
 
 def _digits(value: float) -> str:
-    if value == int(value) and abs(value) < 10_000:
-        return str(int(value))
-    if abs(value) >= 10_000:
-        return f"{value:.4g}" if abs(value) >= 1e6 else f"{value:.0f}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    """Three significant digits, never fewer than all whole ones below a million."""
+    if not 1e-4 <= abs(value) < 1e6:
+        return "0" if value == 0 else f"{value:.3g}"
+    rounded = float(f"{value:.3g}") if abs(value) < 999.5 else round(value)
+    return f"{rounded:.10f}".rstrip("0").rstrip(".")

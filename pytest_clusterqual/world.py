@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
-from pytest_clusterqual.errors import ClusterQualError, JobError, LaunchError
+from pytest_clusterqual.errors import ClusterQualError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.launch.process import Launch
 from pytest_clusterqual.model.codec import from_json

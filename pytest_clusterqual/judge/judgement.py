@@ -184,12 +184,9 @@ def check_ranks(conditions: Conditions, ranks: Sequence[int], what: str) -> None
 
 
 def rank_name(conditions: Conditions, rank: int) -> str:
-    """``rank 3 on host-b``, or ``rank 3`` where the hosts do not tell ranks of several nodes apart."""
-    hosts = conditions.hosts
-    if conditions.nodes > 1 and len(set(hosts)) < 2:
-        return f"rank {rank}"
-    index = rank if len(hosts) == conditions.ranks else rank // max(conditions.nproc_per_node, 1)
-    return f"rank {rank} on {hosts[index]}" if index < len(hosts) else f"rank {rank}"
+    """``rank 3 on node1``, or ``rank 3`` where the node is not known."""
+    nodes = conditions.rank_nodes
+    return f"rank {rank} on {nodes[rank]}" if rank < len(nodes) else f"rank {rank}"
 
 
 def _measured(case: Case) -> tuple[Verdict, str]:

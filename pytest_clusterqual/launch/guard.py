@@ -32,7 +32,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the session decides; it speaks through standard input
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    line = sys.stdin.buffer.readline()
+    line = sys.stdin.buffer.readline()  # the session writes one line, then nothing: no byte is lost in the buffer
     if not line:
         return 0
     order = json.loads(line)
@@ -58,12 +58,12 @@ def _run(order: dict[str, object], scratch: str) -> int:
         return 127
     ended = os.pidfd_open(agent.pid)
     while True:
-        ready, _, _ = select.select([sys.stdin.buffer, ended], [], [])
+        ready, _, _ = select.select([0, ended], [], [])
         if ended in ready:
-            code = agent.wait()
+            code = int(agent.wait())
             _tell(event="ended", monotonic=time.monotonic(), code=code)
             return code if code >= 0 else 128 - code
-        if not sys.stdin.buffer.read1(4096):
+        if not os.read(0, 4096):
             return 0
 
 

@@ -22,7 +22,7 @@ class LocalLauncher:
     """Each simulated node gets its own share of cores (or GPUs) and one torchrun agent."""
 
     simulated = True
-    interface = "lo"
+    interface: str | None = "lo"
     address = "127.0.0.1"
 
     def __init__(self, *, device: Literal["auto", "cpu", "cuda"] = "auto", oversubscribe: bool = False) -> None:

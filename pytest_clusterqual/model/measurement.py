@@ -28,12 +28,16 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """Under which circumstances a measurement was taken. None where a field has no meaning."""
+    """Under which circumstances a measurement was taken. None where a field has no meaning.
+
+    `rank_nodes[r]` is the name of the node that rank r is on.
+    """
 
     nodes: int
     nproc_per_node: int
     ranks: int
     hosts: tuple[str, ...]
+    rank_nodes: tuple[str, ...] = ()
     simulated: bool
     oversubscribed: bool
     device: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -57,7 +57,7 @@ class FabricPlan:
     collectives: tuple[Collective, ...] = COLLECTIVES
     groups: tuple[GroupKind, ...] = GROUPS
     sizes: tuple[int, ...] = ()
-    links: Links = Links()
+    links: Links = field(default_factory=Links)
     require: tuple[Requirement, ...] = ()
     budget: float = 20.0
 

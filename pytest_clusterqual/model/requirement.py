@@ -34,7 +34,7 @@ QUANTITIES: dict[str, dict[str, str]] = {
     },
 }
 
-_FORM = re.compile(r"\s*(<=|>=|<|>)\s*(.+?)\s*")
+_FORM = re.compile(r"\s*(<=|>=|<(?!=)|>(?!=))\s*(.+?)\s*")
 _OF_EXPECTED = re.compile(r"(.+?)\s+of\s+expected")
 
 

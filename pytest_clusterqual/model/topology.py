@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -29,7 +29,7 @@ class Topology:
     device: Literal["cpu", "cuda"]
     simulated: bool
     oversubscribed: bool = False
-    links: Links = Links()
+    links: Links = field(default_factory=Links)
 
     @property
     def world_size(self) -> int:

@@ -83,9 +83,10 @@ class Workload:
         """Sixteen hex digits that change whenever the job, its data or its software does.
 
         Only measurements with the same fingerprint may be compared. The layout is not part of
-        it: comparing layouts of one job is the point.
+        it: comparing layouts of one job is the point. Neither is the data's path: its digest is.
         """
-        text = json.dumps([to_json(self), dict(sorted(versions.items())), data_digest], sort_keys=True)
+        job = {**to_json(self), "data_path": None}
+        text = json.dumps([job, dict(sorted(versions.items())), data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

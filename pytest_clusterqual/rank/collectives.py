@@ -130,10 +130,6 @@ def sweep(ctx: Context, *, collective: str, group: str, sizes: list[int], second
     return to_json(RankFabric(rank=ctx.rank, group_size=members, timings=tuple(timings)))
 
 
-def empty(ctx: Context) -> None:
-    """Does nothing: what a job costs by itself."""
-
-
 def _join(ctx: Context, kind: str) -> dist.ProcessGroup | None:
     mine = None
     for ranks in ctx.groups(kind):

@@ -125,7 +125,7 @@ def run(
     try:
         data = ByteData.open(ctx, work)
         job = build(ctx, work, from_json(Layout, layout, where="layout"))
-        group = dist.new_group(dist.get_process_group_ranks(ctx.group), backend="gloo")
+        group = _saving_group(ctx)
         keeper = Checkpointer(
             folder=Path(folder),
             group=group,
@@ -183,6 +183,15 @@ def _step(ctx: Context, job: Job, feed: Prefetcher, log: EventLog, step: int) ->
         ctx.synchronize()
     check_finite(mean, step)
     log.loss(step, mean)
+
+
+def _saving_group(ctx: Context) -> dist.ProcessGroup:
+    """A group on CPU for the checkpoints alone, as patient with a silent peer as the training group.
+
+    torch's own default is half an hour, and a process cannot end before its saving thread does.
+    """
+    patience = ctx.group._get_backend(ctx.device).options._timeout
+    return dist.new_group(dist.get_process_group_ranks(ctx.group), backend="gloo", timeout=patience)
 
 
 def _die(log: EventLog, step: int) -> None:

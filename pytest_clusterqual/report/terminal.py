@@ -87,14 +87,15 @@ def _by_criterion(records: Sequence[Record]) -> dict[str, list[Record]]:
 def _collapsed(records: Sequence[Record]) -> list[_Row]:
     """A row a record, but for what would drown the verdicts.
 
-    Sizes of one fabric test that passed share a row, which shows the tightest; numbers that
-    nothing is required of share one a test, which shows the last (of a fabric test: the largest size).
+    Sizes of one fabric test that passed share a row, which shows the tightest. Numbers that
+    nothing is required of share a row, which shows the last, with sizes or beside verdicts.
     """
+    judged = {record.test for record in records if record.judgement.verdict is not Verdict.MEASURED}
     groups: dict[tuple[str, object], list[Record]] = {}
     for number, record in enumerate(records):
         judgement = record.judgement
         key: object = number
-        if judgement.verdict is Verdict.MEASURED:
+        if judgement.verdict is Verdict.MEASURED and (record.criterion == "fabric" or record.test in judged):
             key = Verdict.MEASURED
         elif record.criterion == "fabric" and judgement.verdict is Verdict.PASS:
             key = judgement.quantity

@@ -52,7 +52,11 @@ def run_ranks(
     started = []
     for rank in range(len(nodes)):
         receiving, sending = _processes.Pipe(duplex=False)
-        process = _processes.Process(target=_rank, args=(sending, rank, tuple(nodes), store, scratch, job, arguments))
+        process = _processes.Process(
+            target=_rank,
+            args=(sending, rank, tuple(nodes), store, scratch),
+            kwargs={"job": job, "arguments": arguments},
+        )
         process.start()
         sending.close()
         started.append((process, receiving))
@@ -78,7 +82,7 @@ def _answer(process: Any, receiving: Any, survive_death: bool) -> Any:
 
 
 def _rank(
-    sending: Any, rank: int, nodes: tuple[str, ...], store: Path, scratch: Path, job: Any, arguments: dict[str, Any]
+    sending: Any, rank: int, nodes: tuple[str, ...], store: Path, scratch: Path, *, job: Any, arguments: dict[str, Any]
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def test_spans_of_one_attempt_do_not_overlap_and_lie_within_the_run(tmp_path: Pa
     for answer in run_ranks(attempt, tmp_path, nodes=["a", "b"], **plan(tmp_path, "run")):
         result = from_json(RankRun, answer)
         spans = sorted(result.spans, key=lambda span: span.start)
-        assert all(one.end <= following.start for one, following in zip(spans, spans[1:], strict=False))
+        assert all(one.end <= following.start for one, following in itertools.pairwise(spans))
         assert all(span.start < span.end for span in spans)
         assert spans[0].kind == "init"
         assert before <= spans[0].start == result.began

@@ -19,7 +19,9 @@ def conditions(**changes: Any) -> Conditions:
         nodes=2, nproc_per_node=1, ranks=2, hosts=("node0", "node1"), simulated=True, oversubscribed=False,
         device="cpu", device_name="AMD EPYC 9654", backend="gloo", versions={"torch": "2.13.0", "python": "3.11.2"},
     )
-    return replace(usual, **changes)
+    made = replace(usual, **changes)
+    places = tuple(f"node{rank // made.nproc_per_node}" for rank in range(made.ranks))
+    return replace(made, rank_nodes=changes.get("rank_nodes", places))
 
 
 def demand(text: str, value: float, unit: str, line: int = 14, expected_from: str | None = None) -> Demand:

@@ -273,7 +273,7 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     (SMALL.replace("[{name: ddp}]", "ddp"), ':12: layouts: got "ddp", want a list'),
     (SMALL.replace("[{name: ddp}]", "null"), ":12: layouts: got null, want a list"),
     (SMALL + "memory:\n", ":13: memory: got null, want a mapping: {} for the defaults, or no such key to leave "
- "it out"),
+     "it out"),
     (SMALL + "memory: {require: {}}\n", ":13: memory.require: got an empty mapping, want a list"),
     (SMALL + "memory: {require: [[]]}\n", ":13: memory.require[0]: got an empty list, want a mapping of keys to "
      "values"),
@@ -284,8 +284,7 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     (SMALL + "<<: {steps: 3}\n", f':13: "<<": unknown key; want one of {KEYS}'),
     (SMALL + '"a\\nb": 3\n', f':13: "a\\nb": unknown key; want one of {KEYS}'),
     (SMALL + "launcher: {device: " + "x" * 99 + "}\n", f':13: launcher.device: got "{"x" * 55}...", want auto, '
- f'cpu or '
-     "cuda"),
+     "cpu or cuda"),
     (SMALL + 'fabric: {require: [{busbw: "> 1 % of expected"}], groups: [intra_node], links: {nic: 1 GB/s}}\n',
      ':13: fabric.require[0].busbw: got "> 1 % of expected" but no fabric.links.intra_node, want what was promised '
      "there, such as intra_node: 400 Gbit/s"),

@@ -254,13 +254,10 @@ def test_ranks_must_all_answer_once() -> None:
         check_ranks(conditions(ranks=0), [], "memory")
 
 
-def test_ranks_are_named_with_their_hosts_where_these_are_real() -> None:
-    real = conditions(nodes=2, nproc_per_node=2, ranks=4, simulated=False, hosts=("a", "b"))
-    assert rank_name(real, 3) == "rank 3 on b"
-    assert rank_name(replace(real, hosts=("a", "a", "b", "b")), 1) == "rank 1 on a"
-    assert rank_name(replace(real, hosts=("a",)), 3) == "rank 3"
-    assert rank_name(conditions(simulated=True, hosts=("vm", "vm")), 1) == "rank 1"
-    assert rank_name(conditions(simulated=True, hosts=("node0", "node1")), 1) == "rank 1 on node1"
+def test_ranks_are_named_with_their_nodes() -> None:
+    four = conditions(nodes=2, nproc_per_node=2, ranks=4, rank_nodes=("a", "a", "b", "b"))
+    assert [rank_name(four, rank) for rank in (1, 3)] == ["rank 1 on a", "rank 3 on b"]
+    assert rank_name(replace(four, rank_nodes=()), 3) == "rank 3"
 
 
 def test_the_busiest_node_counts() -> None:
