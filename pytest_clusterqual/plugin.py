@@ -21,6 +21,7 @@ pytest_plugins = ("pytest_clusterqual.fixtures",)
 _FIXTURES = {"cluster", "measurement", "qualify", "rank_map", "requirements", "topology", "workload"}
 _key = pytest.StashKey["Qualification"]()
 _problem = pytest.StashKey[str]()
+_selected = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,11 +122,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Gates come before what they guard; all other tests keep their places.
     in_order = iter(ordered(chosen))
     items[:] = [next(in_order) if _qualifies(item) else item for item in items]
+    config.stash[_selected] = True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    config = session.config
-    if _key in config.stash and session.items and not config.getoption("collectonly"):
+    config = session.config  # this hook runs even if the one above refused the run
+    if _selected in config.stash and not config.getoption("collectonly"):
         from pytest_clusterqual.errors import ClusterQualError
 
         try:

@@ -30,8 +30,8 @@ class Qualify:
         """Judge `measurement` against the project file; returns only if the verdict is PASS."""
         judgements = criteria.judge(self._qualification.project, measurement)
         self._qualification.record(
-            self._item, judgements, measurement.conditions, measurement_id(self._item), measurement.started,
-            measurement.seconds,
+            self._item, judgements, measurement.conditions, measurement_id(self._item),
+            started=measurement.started, seconds=measurement.seconds,
         )  # fmt: skip
         self._conclude(judgements, terminal.failure_message(judgements, measurement.conditions))
         return judgements
@@ -48,7 +48,7 @@ class Qualify:
             samples=tuple(samples), timing=False,
         )  # fmt: skip
         judgement = judge_quantity(figure, requirement)
-        self._qualification.record(self._item, [judgement], None, None, time.time(), 0.0)
+        self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
         self._conclude([judgement], terminal.failure_message([judgement], None))
         return judgement
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from pytest_clusterqual import criteria, plugin
 from pytest_clusterqual.criteria import Case
-from pytest_clusterqual.errors import ClusterQualError, ProjectFileError
+from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
@@ -54,6 +55,7 @@ class Qualification:
         self.folder: RunFolder | None = None
         self.folder_problem = ""
         self.without_verdict: list[str] = []
+        self.left_out: Counter[str] = Counter()
         self._summarized = False
         self._session: Session | None = None
         self._progress: ProgressLine | None = None
@@ -97,6 +99,9 @@ class Qualification:
         """Note which criteria this run must reach a verdict on."""
         declared = [plugin.criterion_of(item) for item in items]
         self.selected = [name for name in CRITERIA if any(found and found[0] == name for found in declared)]
+        self.left_out = Counter(
+            case.inapplicable for case in map(_case_of, items) if case is not None and case.inapplicable
+        )
 
     # -- before the first test -------------------------------------------------------------------
 
@@ -167,7 +172,7 @@ class Qualification:
         reason = gate(declared[1], self.outcomes, case.params if case else {})
         if reason:
             judgement = _without_number(declared[0], Verdict.BLOCKED, reason)
-            self.record(item, [judgement], None, None, time.time(), 0.0)
+            self.record(item, [judgement], started=time.time(), seconds=0.0)
             pytest.skip(f"BLOCKED: {reason}")
 
     def measure(self, item: pytest.Item, case: Case) -> Measurement:
@@ -178,23 +183,31 @@ class Qualification:
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         return measurement
 
-    def record(self, item: pytest.Item, judgements: Sequence[Judgement], conditions: Conditions | None,
-               measurement: str | None, started: float, seconds: float) -> None:
+    def record(self, item: pytest.Item, judgements: Sequence[Judgement], conditions: Conditions | None = None,
+               measurement: str | None = None, *, started: float, seconds: float) -> None:
         """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
         assert self.folder is not None
         declared = plugin.criterion_of(item)
         criterion = declared[0] if declared else "own"
-        for judgement in judgements:
-            record = Record(
+        exception = self.exception_for(item)
+        # What is required comes first: it is what a reader of the test looks for.
+        records = [
+            Record(
                 schema=SCHEMA, run=self.folder.run, test=item.nodeid, criterion=criterion, judgement=judgement,
-                conditions=conditions, measurement=measurement, started=started, seconds=seconds,
+                conditions=conditions, measurement=measurement, started=started, seconds=seconds, exception=exception,
             )  # fmt: skip
-            self.folder.add_record(record)
-            item.user_properties.extend(junit.properties(record))
+            for judgement in sorted(judgements, key=lambda judgement: judgement.verdict is Verdict.MEASURED)
+        ]
+        for record in records:
+            try:
+                self.folder.add_record(record)
+            except RunFolderError as error:
+                self.folder_problem = str(error)  # told at the end; the folder keeps the record and tries again
+        item.user_properties.extend(junit.numbered(records))
         verdict = worst([judgement.verdict for judgement in judgements])
         case = _case_of(item)
-        # A failure that is excepted by name neither opens nor closes a gate.
-        counted = Verdict.PASS if self.exception_for(item) and verdict in (Verdict.FAIL, Verdict.UNDECIDED) else verdict
+        # A failure that is accepted by name must not block everything behind it.
+        counted = Verdict.PASS if exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED) else verdict
         self.outcomes.append(Outcome(item.name, criterion, case.params if case else {}, counted))
         item.stash[_recorded] = verdict
 
@@ -228,7 +241,7 @@ class Qualification:
             )  # fmt: skip
         declared = plugin.criterion_of(item)
         judgement = _without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
-        self.record(item, [judgement], None, None, time.time() - report.duration, report.duration)
+        self.record(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -244,14 +257,13 @@ class Qualification:
                 "clusterqual.simulated": str(self.folder.simulated).lower(),
             })  # fmt: skip
         except (OSError, ClusterQualError) as error:
-            self.folder_problem = f"no JUnit report: {error}"
-            exitstatus = exitstatus or 1
+            self.folder_problem = self.folder_problem or f"no JUnit report: {error}"
         self.without_verdict = [
             name
             for name in self.selected
             if not any(r.criterion == name and r.judgement.verdict in _CONCLUDED for r in records)
         ]
-        return exitstatus or (1 if self.without_verdict else 0)
+        return exitstatus or (1 if self.without_verdict or self.folder_problem else 0)
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
         """The table of verdicts, and what is missing; once."""
@@ -266,6 +278,8 @@ class Qualification:
                 width=tw.fullwidth, color=tw.hasmarkup,
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
+        for reason, count in self.left_out.items():
+            reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
         for name in self.without_verdict:
             reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
         if self.folder_problem:

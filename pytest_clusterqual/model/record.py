@@ -93,7 +93,10 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One line of ``records.jsonl``: a judgement with its conditions. `measurement` names the raw one."""
+    """One line of ``records.jsonl``: a judgement with its conditions. `measurement` names the raw one.
+
+    `exception` is the reason for which the project file accepted a failure of this test that day.
+    """
 
     schema: int
     run: str
@@ -104,6 +107,7 @@ class Record:
     measurement: str | None
     started: float
     seconds: float
+    exception: str = ""
 
 
 def worst(verdicts: list[Verdict] | tuple[Verdict, ...]) -> Verdict:

@@ -121,7 +121,6 @@ def _replicate(ctx: Context, model: Transformer) -> nn.Module:
         device_ids=[ctx.device] if ctx.device.type == "cuda" else None,
         process_group=ctx.group,
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,  # the rotary tables never change: no need to send them before every forward
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import sys
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 STEP_NAME = "clusterqual.step"
 SETTLE_SECONDS = 1.0
+GLOO_THREAD = "pt_gloo_runloop"  # the kernel keeps 15 letters of it
 NO_LIMIT = 2**62  # cgroup v1 writes "no limit" as a number near 2**63
 
 
@@ -171,8 +171,8 @@ class SettledAllGather(DefaultAllGather):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        with _settled(output_tensor, input_tensor):
-            super().__call__(output_tensor, input_tensor, group, async_op=False)
+        super().__call__(output_tensor, input_tensor, group, async_op=False)
+        _wait_for_gloo()
         return None
 
 
@@ -182,24 +182,21 @@ class SettledReduceScatter(DefaultReduceScatter):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
-        with _settled(output_tensor, input_tensor):
-            super().__call__(output_tensor, input_tensor, group, op, async_op=False)
+        super().__call__(output_tensor, input_tensor, group, op, async_op=False)
+        _wait_for_gloo()
         return None
 
 
-@contextlib.contextmanager
-def _settled(*tensors: Tensor) -> Iterator[None]:
-    holders = [_holders(tensor) for tensor in tensors]
-    yield
+def _wait_for_gloo(tasks: Path = Path("/proc/self/task")) -> None:
+    """Return once gloo's threads sleep: then they have dropped the buffers of all finished work."""
+    workers = [task / "stat" for task in tasks.iterdir() if (task / "comm").read_text().startswith(GLOO_THREAD)]
     deadline = time.monotonic() + SETTLE_SECONDS
-    for tensor, before in zip(tensors, holders, strict=True):
-        while _holders(tensor) > before and time.monotonic() < deadline:
-            time.sleep(0)
+    while any(_state(worker) != "S" for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0)
 
 
-def _holders(tensor: Tensor) -> int:
-    """Number of tensors, views included, that keep the memory of this one."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+def _state(stat: Path) -> str:
+    return stat.read_text().rpartition(")")[2].split()[0]
 
 
 def settle(job: Job) -> None:

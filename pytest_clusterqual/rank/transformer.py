@@ -81,11 +81,10 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self._angles = (sequence_length, shape.hidden // shape.heads // 2)
+        # Not buffers: data parallel wrappers would send these constants around before every forward.
         self.cos: Tensor
         self.sin: Tensor
-        angles = torch.empty(sequence_length, shape.hidden // shape.heads // 2)
-        self.register_buffer("cos", angles.clone(), persistent=False)
-        self.register_buffer("sin", angles.clone(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """int64 (batch, sequence) to logits (batch, sequence, vocab)."""
@@ -114,11 +113,11 @@ class Transformer(nn.Module):
                 # No source rank: every rank holds the same whole, so nothing has to be sent.
                 whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
             parameter.copy_(whole)
-        half = self.cos.shape[1]
+        length, half = self._angles
         speeds = ROTARY_BASE ** (-torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.outer(torch.arange(self.cos.shape[0], dtype=torch.float64), speeds)
-        self.cos.copy_(angles.cos())
-        self.sin.copy_(angles.sin())
+        angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
+        device = self.head.weight.device
+        self.cos, self.sin = angles.cos().float().to(device), angles.sin().float().to(device)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -72,14 +72,16 @@ def _testcase(group: Sequence[Record]) -> TestCase:
     classname, name = _names(group[0].test)
     case = TestCase(_xml(name), _xml(classname), round(_seconds(group), 3))
     bag = Properties()
-    for key, value in _numbered(group):
+    for key, value in numbered(group):
         bag.add_property(Property(key, value))
     case.append(bag)
     verdict = worst([record.judgement.verdict for record in group])
     if verdict is not Verdict.PASS:
-        kind, type_ = _RESULTS[verdict]
+        excepted = group[0].exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED)
+        kind, type_ = (Skipped, "excepted") if excepted else _RESULTS[verdict]
         culprit = next(record for record in group if record.judgement.verdict is verdict)
-        result = kind(_xml(_message(culprit.judgement)), type_)
+        because = f"excepted: {group[0].exception}; " if excepted else ""
+        result = kind(_xml(because + _message(culprit.judgement)), type_)
         result.text = _xml(failure_message([record.judgement for record in group], culprit.conditions))
         case.append(result)
     return case
@@ -110,7 +112,8 @@ def _seconds(group: Sequence[Record]) -> float:
     return sum(longest.values())
 
 
-def _numbered(group: Sequence[Record]) -> list[tuple[str, str]]:
+def numbered(group: Sequence[Record]) -> list[tuple[str, str]]:
+    """The properties of all records of one test; the keys of the k-th one (k > 1) end in ``.k``."""
     pairs = properties(group[0])
     first = dict(_circumstances(group[0].conditions))
     for number, record in enumerate(group[1:], 2):

@@ -15,12 +15,15 @@ HEAVY = {"torch", "pydantic", "pint", "yaml", "matplotlib", "numpy", "scipy", "r
 
 
 def loaded(*args: str, cwd: Path) -> set[str]:
-    """Top-level modules that a pytest run imports."""
-    result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "pytest", "-p", "no:cacheprovider", "--capture=no", *args],
-        cwd=cwd, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    names = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line.startswith("import time:")}
+    """Top-level modules that are there after a pytest run."""
+    code = (
+        "import sys, pytest\n"
+        "code = pytest.main(['-p', 'no:cacheprovider', *sys.argv[1:]])\n"
+        "print('MODULES', *sys.modules)\n"
+        "sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *args], cwd=cwd, capture_output=True, text=True, check=True)
+    names = set(result.stdout.rpartition("MODULES")[2].split())
     assert "pytest_clusterqual.plugin" in names or args == ("--version",), "the plugin must have been there"
     return {name.partition(".")[0] for name in names}
 

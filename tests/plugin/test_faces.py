@@ -37,6 +37,7 @@ def test_fixtures() -> None:
 def test_record_fields() -> None:
     assert names(Record) == [
         "schema", "run", "test", "criterion", "judgement", "conditions", "measurement", "started", "seconds",
+        "exception",
     ]  # fmt: skip
     assert names(Judgement) == [
         "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "samples",

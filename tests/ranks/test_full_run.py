@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def test_losses_after_a_kill_are_those_of_an_undisturbed_run(tmp_path: Path, lay
         assert before.rank == after.rank == rank
         assert list(before.losses) == [str(step) for step in range(1, STEPS + 1)]
         assert after.losses == before.losses
+        assert after.losses["1"] == pytest.approx(math.log(TINY.model.vocab), rel=0.02)  # nothing is learned yet
         assert after.data_digest == before.data_digest
         marks = [(mark.kind, mark.attempt, mark.step) for mark in after.marks if mark.kind != "saved"]
         # A background save of step 6 may or may not be complete at the kill; that of step 3 is.

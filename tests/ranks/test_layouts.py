@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
 from torch.distributed.tensor import DTensor
@@ -138,3 +139,17 @@ def exchanges(ctx: Any) -> list[list[bool]]:
 def test_gradients_travel_once_a_step(scratch: Path) -> None:
     (answer,) = run_ranks(exchanges, scratch, nodes=["a"])
     assert answer == [[False, False, False, True]] * 2
+
+
+def in_parts(ctx: Any) -> dict[str, Any]:
+    """Every rank trains alone in a group of its own, beside the others."""
+    groups = [dist.new_group([rank]) for rank in range(ctx.world_size)]
+    alone = replace(ctx, rank=0, group=groups[ctx.rank], members=(ctx.rank,), nodes=(ctx.node,))
+    return train(alone, workload=to_json(TINY), layouts=[DDP, FSDP], steps=2)
+
+
+def test_a_job_may_have_a_part_of_the_launch(scratch: Path) -> None:
+    losses, _norm = plain(scratch, TINY)
+    for result in run_ranks(in_parts, scratch, nodes=["a", "b"]):
+        for layout in ("ddp", "fsdp"):
+            assert result[layout]["losses"] == pytest.approx(losses[:2], rel=1e-4)

@@ -87,7 +87,7 @@ def test_load_does_not_excuse_memory() -> None:
 def test_a_rank_that_holds_more_than_the_others_is_named() -> None:
     m = measured(rank(0), rank(1), rank(2, (400, 500, 500)), rank(3), nodes=4)
     (finding,) = the(judge_memory(m, []), "peak").findings
-    assert (finding.suspect, finding.kind) == ("rank 2", "memory imbalance")
+    assert (finding.suspect, finding.kind) == ("rank 2 on node2", "memory imbalance")
     assert finding.evidence == "peak 500 MiB, 21.4 % above the median of the other ranks"
 
 
