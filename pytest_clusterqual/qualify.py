@@ -48,8 +48,9 @@ class Qualify:
             samples=tuple(samples), timing=False,
         )  # fmt: skip
         judgement = judge_quantity(figure, requirement)
-        self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
-        self._conclude([judgement], terminal.failure_message([judgement], None))
+        conditions = self._qualification.session.conditions()
+        self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
+        self._conclude([judgement], terminal.failure_message([judgement], conditions))
         return judgement
 
     def _conclude(self, judgements: Sequence[Judgement], message: str) -> None:

@@ -259,6 +259,10 @@ class Session:
             culprits=culprits,
         )
 
+    def conditions(self) -> Conditions | None:
+        """Of whatever was run last on the warm ranks; None if none were started."""
+        return self._conditions([]) if self._world is not None and len(self._world.rank_map) else None
+
     # -- conditions ------------------------------------------------------------------------------
 
     def _job_args(self, layout: Layout) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class SettledAllGather(DefaultAllGather):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         super().__call__(output_tensor, input_tensor, group, async_op=False)
-        _wait_for_gloo()
+        wait_for_gloo()
         return None
 
 
@@ -183,20 +183,26 @@ class SettledReduceScatter(DefaultReduceScatter):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
         super().__call__(output_tensor, input_tensor, group, op, async_op=False)
-        _wait_for_gloo()
+        wait_for_gloo()
         return None
 
 
-def _wait_for_gloo(tasks: Path = Path("/proc/self/task")) -> None:
-    """Return once gloo's threads sleep: then they have dropped the buffers of all finished work."""
-    workers = [task / "stat" for task in tasks.iterdir() if (task / "comm").read_text().startswith(GLOO_THREAD)]
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while any(_state(worker) != "S" for worker in workers) and time.monotonic() < deadline:
+def wait_for_gloo(tasks: Path = Path("/proc/self/task"), *, seconds: float = SETTLE_SECONDS) -> bool:
+    """True once gloo's threads sleep: then they have dropped the buffers of all finished work."""
+    deadline = time.monotonic() + seconds
+    while any(_works_for_gloo(task / "stat") for task in tasks.iterdir()):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0)
+    return True
 
 
-def _state(stat: Path) -> str:
-    return stat.read_text().rpartition(")")[2].split()[0]
+def _works_for_gloo(stat: Path) -> bool:
+    try:
+        name, _bracket, numbers = stat.read_text().rpartition(")")
+    except OSError:  # the thread has just ended
+        return False
+    return name.endswith(GLOO_THREAD) and numbers.split()[0] != "S"
 
 
 def settle(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,14 @@ from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import RankMemory
-from pytest_clusterqual.rank.memory import cgroup_limit, cpu_limit, measure, resident_peak, step_peaks
+from pytest_clusterqual.rank.memory import (
+    cgroup_limit,
+    cpu_limit,
+    measure,
+    resident_peak,
+    step_peaks,
+    wait_for_gloo,
+)
 
 MIB = 2**20
 
@@ -92,6 +100,18 @@ def test_a_step_without_any_allocation_still_holds_what_was_there() -> None:
 def test_no_events_are_no_measurement() -> None:
     with pytest.raises(MeasurementError, match="gave 1 steps and 0 memory events: memory cannot be counted here"):
         step_peaks([event("clusterqual.step", 1, 2)])
+
+
+def test_gloo_is_waited_for_while_one_of_its_threads_works(tmp_path: Path) -> None:
+    for number, (name, state) in enumerate([("python", "R"), ("pt_gloo_runloop", "S"), ("pt_gloo_runloop", "R")]):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "stat").write_text(f"{number} ({name}) {state} 1 1")
+    (tmp_path / "ended").mkdir()
+    assert not wait_for_gloo(tmp_path, seconds=0.05)
+    (tmp_path / "2" / "stat").write_text("2 (pt_gloo_runloop) S 1 1")
+    began = time.monotonic()
+    assert wait_for_gloo(tmp_path, seconds=5)
+    assert time.monotonic() - began < 1
 
 
 def test_the_resident_peak_is_in_bytes(tmp_path: Path) -> None:
