@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 def show(what: str, values: Sequence[float], unit: str) -> None:
-    print(f"{what}: median {statistics.median(values):.4g} {unit}  [{min(values):.4g}, {max(values):.4g}]  n={len(values)}")
+    middle = statistics.median(values)
+    print(f"{what}: median {middle:.4g} {unit}  [{min(values):.4g}, {max(values):.4g}]  n={len(values)}")
 
 
 def wall(command: Sequence[str], cwd: Path) -> float:
@@ -106,7 +107,9 @@ def fidelity() -> None:
                 a = [r.value["timings"][0]["seconds"] for r in ranks.run(ours)]
                 b = [r.value for r in ranks.run(bare)]
                 speed = [
-                    statistics.median(size * busbw_factor("all_reduce", 2) / max(pair) for pair in zip(*one, strict=True))
+                    statistics.median(
+                        size * busbw_factor("all_reduce", 2) / max(pair) for pair in zip(*one, strict=True)
+                    )
                     for one in (a, b)
                 ]
                 ratios.append(speed[0] / speed[1])
@@ -137,7 +140,9 @@ def run() -> None:
     ).returncode  # fmt: skip
     seconds = time.perf_counter() - began
     measured = sum(json.loads(line)["measurement"]["seconds"] for line in (folder / "measurements.jsonl").open())
-    print(f"default run: exit {code}, {seconds:.0f} s, of which {measured:.0f} s inside measurements: x {seconds / measured:.2f}")
+    print(
+        f"default run: exit {code}, {seconds:.0f} s, {measured:.0f} s inside measurements: x {seconds / measured:.2f}"
+    )
     shutil.rmtree(folder.parent)
 
 

@@ -8,11 +8,47 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from pytest_clusterqual.criteria import judge
+from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
+from pytest_clusterqual.read.project import load_project
+from pytest_clusterqual.session import Session
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+
+
+def paths(project: Project, session: Session, *, full: bool) -> list[tuple[str, Callable[[], object]]]:
+    """Every path by name, for one precision."""
+    precision = project.workload.precision
+    found: list[tuple[str, Callable[[], object]]] = [
+        (f"NCCL alone, {precision}", lambda: session.run("bare_jobs:nccl_alone")[0].value)
+    ]
+    for layout in project.layouts:
+        name = f"{layout.name}, {precision}"
+        found += [
+            (f"memory of {name}", partial(session.memory, layout)),
+            (f"fixed work of {name}", partial(session.scaling, layout, (1,), repeats=1)),
+        ]
+    if full:
+        found.append((f"full run with {project.full_run.checkpoint_mode} checkpoints, {precision}",
+                      partial(session.full_run, project.layouts[0])))  # fmt: skip
+    return found
+
+
+def attempt(project: Project, what: str, call: Callable[[], object]) -> bool:
+    try:
+        result = call()
+        told = result if isinstance(result, dict) else [f"{j.quantity} {j.value}" for j in judge(project, result)]
+    except Exception as error:  # every path is to be tried
+        print(f"FAIL  {what}: {type(error).__name__}: {error}", flush=True)
+        return False
+    print(f"ok    {what}: {told}", flush=True)
+    return True
 
 
 def main() -> int:
@@ -21,54 +57,28 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"no GPU is visible to torch {torch.__version__}")
         return 1
-    from pytest_clusterqual.criteria import judge
-    from pytest_clusterqual.launch.local import LocalLauncher
-    from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, ScalingPlan
-    from pytest_clusterqual.read.project import load_project
-    from pytest_clusterqual.session import Session
-
     project = load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=1, nproc_per_node=1)
     logs = Path(tempfile.mkdtemp()) / "ranks"
     logs.mkdir()
-    failures = 0
-    for precision in ("fp32", "bf16", "fp16"):
+    outcomes = []
+    for precision, mode in (("fp32", "sync"), ("bf16", "async"), ("fp16", None)):
         tried = replace(
             project, workload=replace(project.workload, precision=precision), memory=MemoryPlan(),
-            scaling=ScalingPlan(points=(1,)), full_run=FullRunPlan(steps=12, checkpoint_every=4, kill_rank=0, kill_step=7),
+            scaling=ScalingPlan(points=(1,)),
+            full_run=FullRunPlan(
+                steps=12, checkpoint_every=4, checkpoint_mode=mode or "sync", kill_rank=0, kill_step=7
+            ),
         )  # fmt: skip
         session = Session(
             tried, LocalLauncher(device="cuda"), nodes=1, nproc_per_node=1, logs=logs,
             path=[str(ROOT / "benchmarks")], tell=lambda progress: None,
         )  # fmt: skip
-        steps = [(f"NCCL alone, {precision}", lambda: session.run("bare_jobs:nccl_alone")[0].value)]
-        for layout in tried.layouts:
-            name = f"{layout.name}, {precision}"
-            steps += [
-                (f"memory of {name}", lambda layout=layout: judge(tried, session.memory(layout))),
-                (f"fixed work of {name}", lambda layout=layout: judge(tried, session.scaling(layout, (1,), repeats=1))),
-            ]
-        if precision == "fp32":
-            for mode in ("sync", "async"):
-                planned = replace(tried, full_run=replace(tried.full_run, checkpoint_mode=mode))
-
-                def full(planned=planned):  # type: ignore[no-untyped-def]  # a script
-                    session.project = planned
-                    return judge(planned, session.full_run(planned.layouts[0]))
-
-                steps.append((f"full run with {mode} checkpoints", full))
         try:
-            for what, call in steps:
-                try:
-                    result = call()
-                    told = result if isinstance(result, dict) else [f"{j.quantity} {j.value}" for j in result]
-                    print(f"ok    {what}: {told}", flush=True)
-                except Exception as error:  # every path is to be tried
-                    failures += 1
-                    print(f"FAIL  {what}: {type(error).__name__}: {error}", flush=True)
+            outcomes += [attempt(tried, what, call) for what, call in paths(tried, session, full=mode is not None)]
         finally:
             session.close()
-    print(f"{failures} paths failed")
-    return 1 if failures else 0
+    print(f"{outcomes.count(False)} of {len(outcomes)} paths failed")
+    return 1 if False in outcomes else 0
 
 
 if __name__ == "__main__":

@@ -69,10 +69,16 @@ def _judge(arguments: argparse.Namespace) -> int:
     for name, (test, criterion, measurement) in folder.measurements().items():
         records += [
             Record(
-                schema=SCHEMA, run=folder.run, test=test, criterion=criterion, judgement=judgement,
-                conditions=measurement.conditions, measurement=name, started=measurement.started,
+                schema=SCHEMA,
+                run=folder.run,
+                test=test,
+                criterion=criterion,
+                judgement=judgement,
+                conditions=measurement.conditions,
+                measurement=name,
+                started=measurement.started,
                 seconds=measurement.seconds,
-            )  # fmt: skip
+            )
             for judgement in criteria.judge(project, measurement)
         ]
     records += [replace(record) for record in folder.records() if record.measurement is None]

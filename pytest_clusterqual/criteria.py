@@ -141,6 +141,9 @@ def _open(judgements: tuple[Judgement, ...]) -> bool:
     return any(
         judgement.verdict is Verdict.UNDECIDED
         and judgement.requirement is not None
-        and (judgement.interval is None or judgement.interval.low <= judgement.requirement.value <= judgement.interval.high)
+        and (
+            judgement.interval is None
+            or judgement.interval.low <= judgement.requirement.value <= judgement.interval.high
+        )
         for judgement in judgements
     )

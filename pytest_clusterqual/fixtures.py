@@ -52,8 +52,15 @@ class Cluster:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._session = plugin.qualification_of(request.config).session
 
-    def run(self, function: str, *, nodes: int | None = None, timeout: float | None = None, fresh: bool = False,
-            **kwargs: Any) -> list[Any]:
+    def run(
+        self,
+        function: str,
+        *,
+        nodes: int | None = None,
+        timeout: float | None = None,
+        fresh: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
         """Run ``package.module:function`` on every rank and return what each rank returned, in rank order.
 
         The function gets a `pytest_clusterqual.rank.jobs.Context` first and `kwargs` after it;
@@ -63,10 +70,19 @@ class Cluster:
         Raises:
             JobError: a rank raised, died or did not answer in time; it names rank and node.
         """
-        return [result.value for result in self.run_timed(function, nodes=nodes, timeout=timeout, fresh=fresh, **kwargs)]
+        return [
+            result.value for result in self.run_timed(function, nodes=nodes, timeout=timeout, fresh=fresh, **kwargs)
+        ]
 
-    def run_timed(self, function: str, *, nodes: int | None = None, timeout: float | None = None, fresh: bool = False,
-                  **kwargs: Any) -> list[RankResult]:
+    def run_timed(
+        self,
+        function: str,
+        *,
+        nodes: int | None = None,
+        timeout: float | None = None,
+        fresh: bool = False,
+        **kwargs: Any,
+    ) -> list[RankResult]:
         """As `run`, with the seconds each rank spent inside the function."""
         return self._session.run(function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh)
 

@@ -55,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _distributes(config: pytest.Config) -> bool:
-    return bool(config.getoption("numprocesses", None) or config.getoption("tx", None)) or hasattr(config, "workerinput")
+    return bool(config.getoption("numprocesses", None) or config.getoption("tx", None)) or hasattr(
+        config, "workerinput"
+    )
 
 
 def qualification_of(config: pytest.Config) -> Qualification:
@@ -179,5 +181,7 @@ def option(config: pytest.Config, name: str) -> Any:
     """An option's value: the command line first, then the environment (``CLUSTERQUAL_NODES`` and so on)."""
     value = config.getoption(name)
     if value is None:
-        value = os.environ.get("CLUSTERQUAL_" + name.lstrip("-").removeprefix("qual-").upper().replace("-", "_")) or None
+        value = (
+            os.environ.get("CLUSTERQUAL_" + name.lstrip("-").removeprefix("qual-").upper().replace("-", "_")) or None
+        )
     return value

@@ -183,8 +183,16 @@ class Qualification:
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         return measurement
 
-    def record(self, item: pytest.Item, judgements: Sequence[Judgement], conditions: Conditions | None = None,
-               measurement: str | None = None, *, started: float, seconds: float) -> None:
+    def record(
+        self,
+        item: pytest.Item,
+        judgements: Sequence[Judgement],
+        conditions: Conditions | None = None,
+        measurement: str | None = None,
+        *,
+        started: float,
+        seconds: float,
+    ) -> None:
         """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
         assert self.folder is not None
         declared = plugin.criterion_of(item)
@@ -193,9 +201,17 @@ class Qualification:
         # What is required comes first: it is what a reader of the test looks for.
         records = [
             Record(
-                schema=SCHEMA, run=self.folder.run, test=item.nodeid, criterion=criterion, judgement=judgement,
-                conditions=conditions, measurement=measurement, started=started, seconds=seconds, exception=exception,
-            )  # fmt: skip
+                schema=SCHEMA,
+                run=self.folder.run,
+                test=item.nodeid,
+                criterion=criterion,
+                judgement=judgement,
+                conditions=conditions,
+                measurement=measurement,
+                started=started,
+                seconds=seconds,
+                exception=exception,
+            )
             for judgement in sorted(judgements, key=lambda judgement: judgement.verdict is Verdict.MEASURED)
         ]
         for record in records:
@@ -310,11 +326,14 @@ def measurement_id(item: pytest.Item) -> str | None:
 
 
 def ordered(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Qualification tests in the order of their criteria; tests without one come last."""
+    """Qualification tests in the order of their criteria.
 
-    def place(item: pytest.Item) -> int:
+    Tests without one come before Full-Run, which ends the warm ranks that they can use.
+    """
+
+    def place(item: pytest.Item) -> float:
         declared = plugin.criterion_of(item)
-        return CRITERIA.index(declared[0]) if declared else len(CRITERIA)
+        return CRITERIA.index(declared[0]) if declared else CRITERIA.index("full_run") - 0.5
 
     return sorted(items, key=place)
 

@@ -130,8 +130,13 @@ class RunFolder:
             RunFolderError: it could not be written; it is still in `measurements`.
         """
         identity = f"m{max((int(i[1:]) for i in self._measurements), default=0) + 1:04d}"
-        line = {"schema": SCHEMA, "id": identity, "test": test, "criterion": criterion,
-                "measurement": to_json(measurement)}
+        line = {
+            "schema": SCHEMA,
+            "id": identity,
+            "test": test,
+            "criterion": criterion,
+            "measurement": to_json(measurement),
+        }
         self._measurements[identity] = (test, criterion, measurement)
         self._append(MEASUREMENT_LINES, line)
         return identity
@@ -192,9 +197,7 @@ def environment_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if name.startswith(_RECORDED_VARIABLES)
-        and not _SECRET_NAME.search(name)
-        and not _PASSWORD_IN_URL.search(value)
+        if name.startswith(_RECORDED_VARIABLES) and not _SECRET_NAME.search(name) and not _PASSWORD_IN_URL.search(value)
     }
 
 
@@ -341,8 +344,10 @@ def _read_environment(path: Path) -> dict[str, Any]:
 def _add_unique(into: dict[str, tuple[str, str, Measurement]], where: str, value: dict[str, Any]) -> None:
     names = [value.get(key) for key in ("id", "test", "criterion")]
     if set(value) != {"schema", "id", "test", "criterion", "measurement"} or not all(isinstance(n, str) for n in names):
-        raise RunFolderError(f"{where}: got the fields {', '.join(value)}, "
-                             "want schema, id, test, criterion, measurement; restore the file")
+        raise RunFolderError(
+            f"{where}: got the fields {', '.join(value)}, "
+            "want schema, id, test, criterion, measurement; restore the file"
+        )
     identity, test, criterion = map(str, names)
     if not re.fullmatch(r"m\d{4,9}", identity) or identity in into:
         raise RunFolderError(f"{where}: id: got {identity!r}, want an id such as 'm0001' that no other line has")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_clusterqual.errors import JobError, MeasurementError
-from pytest_clusterqual.launch.plan import Launcher, LaunchPlan
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.launch.plan import Launcher
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import (
     Conditions,
@@ -23,15 +23,15 @@ from pytest_clusterqual.model.measurement import (
     MemoryMeasurement,
     RankFabric,
     RankMemory,
-    RankRun,
     RankTraining,
     ScalingMeasurement,
     ScalingRun,
 )
-from pytest_clusterqual.model.project import FullRunPlan, Project
+from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.topology import Links, RankMap, RankPlace, Topology
 from pytest_clusterqual.model.workload import Layout
-from pytest_clusterqual.world import Job, Progress, RankResult, Wire, World, check_world
+from pytest_clusterqual.training_launch import train
+from pytest_clusterqual.world import Job, Progress, RankResult, World
 
 T = TypeVar("T")
 _SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
@@ -40,8 +40,17 @@ _SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short again
 class Session:
     """All measurements of one run on `nodes` nodes with `nproc_per_node` ranks each."""
 
-    def __init__(self, project: Project, launcher: Launcher, *, nodes: int, nproc_per_node: int, logs: Path,
-                 path: Sequence[str], tell: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        project: Project,
+        launcher: Launcher,
+        *,
+        nodes: int,
+        nproc_per_node: int,
+        logs: Path,
+        path: Sequence[str],
+        tell: Callable[[Progress], None],
+    ) -> None:
         self.project = project
         self._launcher = launcher
         self._nodes = launcher.nodes(nodes, nproc_per_node)
@@ -62,9 +71,19 @@ class Session:
         """Where the ranks really are; starts them if need be."""
         return self._ready().rank_map
 
-    def run(self, function: str, args: Mapping[str, Any] | None = None, *, nodes: int | None = None,
-            timeout: float | None = None, new_group: bool = False, fresh: bool = False,
-            watch: bool = True, what: str = "") -> list[RankResult]:
+    def run(
+        self,
+        function: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        nodes: int | None = None,
+        timeout: float | None = None,
+        new_group: bool = False,
+        fresh: bool = False,
+        watch: bool = True,
+        what: str = "",
+        progress: tuple[int, int] = (0, 0),
+    ) -> list[RankResult]:
         """Run ``package.module:function`` on every rank of the first `nodes` nodes (default: all).
 
         `fresh` gives it new processes, `new_group` a process group of its own.
@@ -76,10 +95,12 @@ class Session:
             self._world.fresh()
         world = self._ready()
         count = len(self._nodes) if nodes is None else nodes
-        chosen = [place.rank for name in self.topology.nodes[:count] for place in world.rank_map.places if place.node == name]
+        chosen = [
+            place.rank for name in self.topology.nodes[:count] for place in world.rank_map.places if place.node == name
+        ]
         job = Job(
             name=function, args=args or {}, ranks=tuple(chosen), timeout=timeout or self.project.launcher.job_timeout,
-            new_group=new_group, watch=watch, what=what,
+            new_group=new_group, watch=watch, what=what, done=progress[0], total=progress[1],
         )  # fmt: skip
         return world.run(job)
 
@@ -111,18 +132,32 @@ class Session:
         args = {**self._job_args(layout), "steps": self.project.memory.steps}
         results = self.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
         ranks = tuple(parse(RankMemory, result, self.rank_map) for result in results)
-        conditions = self._conditions(results, layout=layout.name, workload=self._fingerprint([r.data_digest for r in ranks]))
+        conditions = self._conditions(
+            results, layout=layout.name, workload=self._fingerprint([r.data_digest for r in ranks])
+        )
         return MemoryMeasurement(conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds)
 
-    def fabric(self, collective: str, group: str, *, rounds: int, before: FabricMeasurement | None = None) -> FabricMeasurement:
+    def fabric(
+        self, collective: str, group: str, *, rounds: int, before: FabricMeasurement | None = None
+    ) -> FabricMeasurement:
         """`rounds` passes over all sizes of one collective, added to those made `before`."""
         assert self.project.fabric is not None
         began = _Clock()
-        args = {"collective": collective, "group": group, "sizes": list(self.project.fabric.sizes), "seconds": _SAMPLE_SECONDS}
+        args = {
+            "collective": collective,
+            "group": group,
+            "sizes": list(self.project.fabric.sizes),
+            "seconds": _SAMPLE_SECONDS,
+        }
         made: list[tuple[RankFabric, ...]] = []
         everything: list[RankResult] = []
-        for _ in range(rounds):
-            results = self.run("pytest_clusterqual.rank.collectives:sweep", args, what=f"{collective} in {group}")
+        for done in range(rounds):
+            results = self.run(
+                "pytest_clusterqual.rank.collectives:sweep",
+                args,
+                what=f"{collective} in {group}",
+                progress=(done, rounds),
+            )
             made.append(tuple(parse(RankFabric, result, self.rank_map) for result in results))
             everything += results
         conditions = self._conditions(everything, collective=collective, group=group)
@@ -133,8 +168,9 @@ class Session:
             seconds=began.seconds + (before.seconds if before else 0.0),
         )
 
-    def scaling(self, layout: Layout, points: Sequence[int], *, repeats: int,
-                before: ScalingMeasurement | None = None) -> ScalingMeasurement:
+    def scaling(
+        self, layout: Layout, points: Sequence[int], *, repeats: int, before: ScalingMeasurement | None = None
+    ) -> ScalingMeasurement:
         """The fixed work on each number of nodes in `points`, `repeats` times, interleaved."""
         assert self.project.scaling is not None
         began = _Clock()
@@ -147,7 +183,7 @@ class Session:
             for nodes in points if repeat % 2 == 0 else list(reversed(points)):
                 results = self.run(
                     "pytest_clusterqual.rank.training:fixed_work", args, nodes=nodes, new_group=True,
-                    what=f"fixed work with {layout.name} on {nodes} node{'s' if nodes > 1 else ''}, run {repeat + 1}",
+                    what=f"fixed work with {layout.name}", progress=(len(runs), repeats * len(points)),
                 )  # fmt: skip
                 ranks = tuple(parse(RankTraining, result, self.rank_map) for result in results)
                 workload = self._fingerprint([rank.data_digest for rank in ranks])
@@ -179,7 +215,11 @@ class Session:
         }  # fmt: skip
         folder.mkdir()
         try:
-            ranks, places, results = self._train(args, plan, layout)
+            ranks, places, results = train(
+                self._launcher, self._nodes, self.topology.nproc_per_node, args,
+                max_restarts=1 if plan.kill_rank is not None else 0, limits=self.project.launcher, logs=self._logs,
+                tell=self._tell, what=f"full run of {layout.name}",
+            )  # fmt: skip
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return FullRunMeasurement(
@@ -189,75 +229,6 @@ class Session:
             tokens_per_step=self.project.workload.tokens_per_step, kill_step=args["kill_step"],
             started=began.wall, seconds=began.seconds,
         )  # fmt: skip
-
-    def _train(self, args: dict[str, Any], plan: FullRunPlan, layout: Layout) -> tuple[tuple[RankRun, ...], list[RankPlace], list[RankResult]]:
-        size = self.topology.world_size
-        launch = LaunchPlan(
-            nodes=self._nodes, nproc_per_node=self.topology.nproc_per_node, device=self.topology.device, mode="train",
-            launch=secrets.token_hex(4), store=("", 0), interface=self._launcher.interface,
-            max_restarts=1 if plan.kill_rank is not None else 0, timeout=self.project.launcher.start_timeout,
-        )  # fmt: skip
-        nodes = [name for name in self.topology.nodes for _ in range(self.topology.nproc_per_node)]
-        hosts = [node.host for node in self._nodes]
-        wire = Wire(self._launcher, launch, logs=self._logs)
-        try:
-            order = {
-                "args": args, "timeout": self.project.launcher.job_timeout, "nodes": nodes,
-                "ranks_on_host": max(hosts.count(host) for host in hosts) * self.topology.nproc_per_node,
-            }  # fmt: skip
-            wire.channel.put("train", order)
-            self._await_training(wire, what=f"full run of {layout.name}")
-            answers = [wire.channel.get(f"result/{rank}") for rank in range(size)]
-            deadline = time.monotonic() + 15
-            while any(process.poll() is None for process in wire.launch.processes) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            clocks = {process.node.name: (process.event("began"), process.event("ended")) for process in wire.launch.processes}
-        finally:
-            wire.close()
-        places = [from_json(RankPlace, answer["place"]) for answer in answers]
-        check_world(places, nodes=self.topology.nodes, nproc_per_node=self.topology.nproc_per_node,
-                    device=self.topology.device, backend="nccl" if self.topology.device == "cuda" else "gloo")
-        ranks = []
-        for place, answer in zip(places, answers):
-            first, last = clocks[place.node]
-            if first is None or last is None:
-                raise MeasurementError(f"the agent on {place.node} did not end within 15 s of its last rank")
-            # The guard's clock saw the whole launch, a rank only its own attempts.
-            value = {**answer["value"], "began": first.data["monotonic"], "ended": last.data["monotonic"]}
-            ranks.append(from_json(RankRun, value, where=str(place)))
-        results = [
-            RankResult(rank=rank, value=None, seconds=0.0, taken=tuple(answer["taken"]))
-            for rank, answer in enumerate(answers)
-        ]
-        return tuple(ranks), places, results
-
-    def _await_training(self, wire: Wire, *, what: str) -> None:
-        limits = self.project.launcher
-        deadline = time.monotonic() + limits.start_timeout + limits.job_timeout
-        while not wire.channel.has("ready"):
-            time.sleep(0.02)
-            late = time.monotonic() > deadline
-            if late or ((ended := wire.launch.ended()) and any(process.poll() for process in ended)):
-                raise self._training_failure(wire, what, late=late)
-            done = total = 0.0
-            if wire.channel.has("progress"):
-                _rank, done, total, _detail = wire.channel.get("progress")
-            self._tell(Progress(what, self.topology.world_size, done, total))
-
-    def _training_failure(self, wire: Wire, what: str, *, late: bool) -> JobError:
-        told, culprits = [], []
-        for index, process in enumerate(wire.launch.processes):
-            for local_rank, code in process.agent_saw().items():
-                name = f"rank {index * self.topology.nproc_per_node + local_rank} on {process.node.name}"
-                told.append(f"{name} ended with exit code {code}")
-                culprits.append(name)
-        first = next((p for p in wire.launch.processes if p.agent_saw()), wire.launch.processes[0])
-        why = "did not end within its time limit" if late else "failed"
-        return JobError(
-            f"{what} {why}: {'; '.join(told) or 'no rank is known to have died'}\n"
-            f"last lines of {first.node.name}:\n{first.tail(3000).strip()}",
-            culprits=culprits,
-        )
 
     def conditions(self) -> Conditions | None:
         """Of whatever was run last on the warm ranks; None if none were started."""
@@ -274,8 +245,14 @@ class Session:
         versions = (places or self.rank_map.places)[0].versions
         return self.project.workload.fingerprint(versions=versions, data_digest=digests[0])
 
-    def _conditions(self, results: Sequence[RankResult], *, nodes: int | None = None, places: Sequence[RankPlace] | None = None,
-                    **what: str | None) -> Conditions:
+    def _conditions(
+        self,
+        results: Sequence[RankResult],
+        *,
+        nodes: int | None = None,
+        places: Sequence[RankPlace] | None = None,
+        **what: str | None,
+    ) -> Conditions:
         places = list(places or self.rank_map.places)
         count = nodes or len(self.topology.nodes)
         used = [place for place in places if place.node in self.topology.nodes[:count]]

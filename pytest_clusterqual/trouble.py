@@ -11,8 +11,13 @@ from pytest_clusterqual.errors import JobError
 
 # What gloo and NCCL say when a peer is gone: a consequence, never the cause.
 _PEER_IS_GONE = (
-    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited",
-    "NCCL communicator was aborted", "Socket Timeout", "Connection refused",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "NCCL communicator was aborted",
+    "Socket Timeout",
+    "Connection refused",
 )
 
 
@@ -30,9 +35,12 @@ class Answer:
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> Answer:
         return cls(
-            value=message.get("value"), seconds=float(message.get("seconds", 0.0)),
-            taken=tuple(message.get("taken", (0.0, 0.0))), error=str(message.get("error", "")),
-            traceback=str(message.get("traceback", "")), answered=True,
+            value=message.get("value"),
+            seconds=float(message.get("seconds", 0.0)),
+            taken=tuple(message.get("taken", (0.0, 0.0))),
+            error=str(message.get("error", "")),
+            traceback=str(message.get("traceback", "")),
+            answered=True,
         )
 
     @property
@@ -54,8 +62,11 @@ class Exit:
     @classmethod
     def read(cls, message: Mapping[str, Any], *, ended_by_us: bool) -> Exit:
         return cls(
-            code=int(message["code"]), state=str(message["state"]), stacks=str(message["stacks"]),
-            out_of_memory=bool(message["out_of_memory"]), ended_by_us=ended_by_us,
+            code=int(message["code"]),
+            state=str(message["state"]),
+            stacks=str(message["stacks"]),
+            out_of_memory=bool(message["out_of_memory"]),
+            ended_by_us=ended_by_us,
         )
 
     @property
@@ -80,8 +91,15 @@ class Exit:
         return f"left with exit code {self.code}"
 
 
-def describe(what: str, answers: Mapping[int, Answer], exits: Mapping[int, Exit], nodes: Mapping[int, str], *,
-             timeout: float | None, tails: Mapping[str, str]) -> JobError:
+def describe(
+    what: str,
+    answers: Mapping[int, Answer],
+    exits: Mapping[int, Exit],
+    nodes: Mapping[int, str],
+    *,
+    timeout: float | None,
+    tails: Mapping[str, str],
+) -> JobError:
     """Name the ranks the evidence points at, strongest evidence first.
 
     A death outweighs an exception, an exception of its own outweighs one that only tells of a
@@ -119,12 +137,16 @@ def describe(what: str, answers: Mapping[int, Answer], exits: Mapping[int, Exit]
     lines += [f"traceback of {name[rank]}:\n{answers[rank].traceback.rstrip()}" for rank in raised[:3]]
     if timeout is not None:
         lines += [
-            f"stack of {name[rank]} (state {exits[rank].state or 'unknown'}):\n{exits[rank].own_frames or '  none: it runs no code'}"
-            for rank in silent if rank in exits
+            f"stack of {name[rank]} (state {exits[rank].state or 'unknown'}):\n"
+            + (exits[rank].own_frames or "  none: it runs no code")
+            for rank in silent
+            if rank in exits
         ]
     after = [rank for rank, answer in answers.items() if answer.consequence and rank not in culprits]
     if after:
-        lines.append("as a consequence: " + "; ".join(f"{name[rank]} saw {_first_line(answers[rank].error)}" for rank in after))
+        lines.append(
+            "as a consequence: " + "; ".join(f"{name[rank]} saw {_first_line(answers[rank].error)}" for rank in after)
+        )
     if died or lost:
         for node in sorted({nodes[rank] for rank in (*died, *lost)}):
             if tails.get(node, "").strip():

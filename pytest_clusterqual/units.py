@@ -107,7 +107,9 @@ def _canonical(unit: str) -> pint.Unit:
     registry = _registry()
     if unit == RATIO:
         return registry.parse_units("")
-    return registry.parse_units({BYTES: "byte", SECONDS: "second", RATE: "byte/second", TOKEN_RATE: "token/second"}[unit])
+    return registry.parse_units(
+        {BYTES: "byte", SECONDS: "second", RATE: "byte/second", TOKEN_RATE: "token/second"}[unit]
+    )
 
 
 def show(value: float, unit: str) -> str:

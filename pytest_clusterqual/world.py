@@ -8,21 +8,18 @@ not a launch.
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_clusterqual import channel as channel_module
-from pytest_clusterqual.channel import Channel
-from pytest_clusterqual.errors import ClusterQualError, LaunchError
+from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
-from pytest_clusterqual.launch.process import Launch
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.topology import RankMap, RankPlace
+from pytest_clusterqual.model.topology import RankMap, RankPlace, check_world
 from pytest_clusterqual.trouble import Answer, Exit, describe
+from pytest_clusterqual.wire import Pause, Wire
 
 # After the first sign of trouble the other ranks get this long to tell what they saw.
 _GRACE = 3.0
@@ -41,7 +38,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A function on every rank of `ranks`. With `new_group` it gets a process group of its own."""
+    """A function on every rank of `ranks`. With `new_group` it gets a process group of its own.
+
+    `done` of `total` jobs like this one came before it; with `total` 0 the job's own reports count.
+    """
 
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +50,8 @@ class Job:
     new_group: bool = False
     watch: bool = False
     what: str = ""
+    done: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,41 +68,20 @@ class RankResult:
     taken: tuple[float, float]
 
 
-class Wire:
-    """A launch together with its channel: what warm ranks and full runs have in common."""
-
-    def __init__(self, launcher: Launcher, plan: LaunchPlan, *, logs: Path) -> None:
-        """Start all agents, then serve their store: `plan.store` names the address, the port is chosen here."""
-        server = channel_module.listen(launcher.address)
-        secret = secrets.token_bytes(32)
-        self.plan = replace(plan, store=(launcher.address, server.getsockname()[1]))
-        try:
-            self.launch = Launch(launcher, self.plan, secret=secret.hex(), python=sys.executable, logs=logs)
-        except BaseException:
-            server.close()
-            raise
-        try:
-            # Importing torch here takes as long as it takes the agents, so it costs no time.
-            self._store = channel_module.host(server)
-            self.channel = Channel(self._store, secret, plan.launch)
-        except ImportError:
-            self.launch.end()
-            raise ClusterQualError(
-                "torch is not installed in this environment, so no rank can run: pip install torch"
-            ) from None
-        except BaseException:
-            self.launch.end()
-            raise
-
-    def close(self) -> None:
-        self.launch.end()
-
-
 class World:
     """Warm ranks on a set of nodes."""
 
-    def __init__(self, launcher: Launcher, nodes: Sequence[NodePlan], nproc_per_node: int, *, logs: Path,
-                 start_timeout: float, path: Sequence[str], tell: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        nodes: Sequence[NodePlan],
+        nproc_per_node: int,
+        *,
+        logs: Path,
+        start_timeout: float,
+        path: Sequence[str],
+        tell: Callable[[Progress], None],
+    ) -> None:
         self.nproc_per_node = nproc_per_node
         self.nodes = tuple(nodes)
         self._path = list(path)
@@ -111,8 +92,14 @@ class World:
         self._orders = 0
         self._jobs = 0
         plan = LaunchPlan(
-            nodes=self.nodes, nproc_per_node=nproc_per_node, device=launcher.device, mode="serve",
-            launch=secrets.token_hex(4), store=("", 0), interface=launcher.interface, timeout=start_timeout,
+            nodes=self.nodes,
+            nproc_per_node=nproc_per_node,
+            device=launcher.device,
+            mode="serve",
+            launch=secrets.token_hex(4),
+            store=("", 0),
+            interface=launcher.interface,
+            timeout=start_timeout,
         )
         self._wire = Wire(launcher, plan, logs=logs)
         self._channel = self._wire.channel
@@ -141,7 +128,7 @@ class World:
         wanted = [(node.name, local) for node in self.nodes for local in range(self.nproc_per_node)]
         deadline = time.monotonic() + self._start_timeout
         keys = [f"present/{node}/{local}" for node, local in wanted]
-        pause = _Pause()
+        pause = Pause()
         while not self._channel.has(*keys):
             self._tell(Progress("starting", self.size))
             if ended := self._wire.launch.ended():
@@ -149,9 +136,9 @@ class World:
             if time.monotonic() > deadline:
                 raise LaunchError(self._launch_failure(f"no answer within {self._start_timeout:.0f} s", wanted))
             pause()
-        present = {place: self._channel.get(key) for place, key in zip(wanted, keys)}
+        present = {place: self._channel.get(key) for place, key in zip(wanted, keys, strict=True)}
         ranks: dict[int, str] = {}
-        for (node, local), said in present.items():
+        for (node, _local), said in present.items():
             if said["world_size"] != self.size or said["nproc_per_node"] != self.nproc_per_node:
                 raise LaunchError(
                     f"{node} is in a world of {said['world_size']} ranks, asked were {self.size}: torchrun formed "
@@ -164,7 +151,9 @@ class World:
 
     def _launch_failure(self, what: str, wanted: list[tuple[str, int]]) -> str:
         missing = sorted({node for node, local in wanted if not self._channel.has(f"present/{node}/{local}")})
-        process = next((p for p in self._wire.launch.processes if p.node.name in missing), self._wire.launch.processes[0])
+        process = next(
+            (p for p in self._wire.launch.processes if p.node.name in missing), self._wire.launch.processes[0]
+        )
         failed = process.event("failed")
         detail = failed.data.get("reason", "") if failed else process.tail().strip()
         return (
@@ -184,18 +173,29 @@ class World:
         })  # fmt: skip
         keys = [f"{generation}/hello/{rank}" for rank in range(self.size)]
         deadline = time.monotonic() + self._start_timeout
-        pause = _Pause()
+        pause = Pause()
         while not self._channel.has(*keys):
             late = time.monotonic() > deadline
             if late or self._channel.has(f"{generation}/trouble") or not self.usable:
                 exits = self._end_generation()
                 answers = {rank: Answer() for rank in range(self.size) if not self._channel.has(keys[rank])}
-                raise describe("joining the process group", answers, exits, self._node_of_rank, timeout=self._start_timeout if late else None,
-                               tails=self._tails())
+                raise describe(
+                    "joining the process group",
+                    answers,
+                    exits,
+                    self._node_of_rank,
+                    timeout=self._start_timeout if late else None,
+                    tails=self._tails(),
+                )
             pause()
         places = [from_json(RankPlace, self._channel.get(key), where=key) for key in keys]
-        check_world(places, nodes=[n.name for n in self.nodes], nproc_per_node=self.nproc_per_node,
-                    device=self.device, backend=self.backend)
+        check_world(
+            places,
+            nodes=[n.name for n in self.nodes],
+            nproc_per_node=self.nproc_per_node,
+            device=self.device,
+            backend=self.backend,
+        )
         self.rank_map = RankMap(places=tuple(places))
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -237,27 +237,35 @@ class World:
             raise
         answers = {
             rank: Answer.read(self._channel.get(f"{prefix}/result/{number}/{rank}"))
-            if self._channel.has(f"{prefix}/result/{number}/{rank}") else Answer()
+            if self._channel.has(f"{prefix}/result/{number}/{rank}")
+            else Answer()
             for rank in range(self.size)
         }
         if answered and not any(answer.error for answer in answers.values()):
             return [
-                RankResult(rank=rank, value=answers[rank].value, seconds=answers[rank].seconds,
-                           taken=answers[rank].taken)
+                RankResult(
+                    rank=rank, value=answers[rank].value, seconds=answers[rank].seconds, taken=answers[rank].taken
+                )
                 for rank in job.ranks
             ]
         exits = self._end_generation()
         hung = not answered and not exits.keys() - {r for r, e in exits.items() if e.ended_by_us}
-        raise describe(job.what or job.name, answers, exits, self._node_of_rank,
-                       timeout=job.timeout if hung and not any(a.error for a in answers.values()) else None,
-                       tails=self._tails())
+        raise describe(
+            job.what or job.name,
+            answers,
+            exits,
+            self._node_of_rank,
+            timeout=job.timeout if hung and not any(a.error for a in answers.values()) else None,
+            tails=self._tails(),
+        )
 
     def _await_answers(self, job: Job, prefix: str, number: int) -> bool:
         """True if every rank answered; False after trouble and its grace, or at the deadline."""
         ready, trouble, progress = f"{prefix}/ready/{number}", f"{prefix}/trouble", f"{prefix}/progress/{number}"
         began = time.monotonic()
         deadline, give_up = began + job.timeout, None
-        pause = _Pause()
+        done, total = float(job.done), float(job.total)
+        pause = Pause()
         while not self._channel.has(ready):
             pause()
             now = time.monotonic()
@@ -267,8 +275,7 @@ class World:
                 continue
             if give_up is None and (self._channel.has(trouble) or not self.usable):
                 give_up = now + _GRACE
-            done = total = 0.0
-            if self._channel.has(progress):
+            if not job.total and self._channel.has(progress):
                 _rank, done, total, _detail = self._channel.get(progress)
             self._tell(Progress(job.what or job.name, len(job.ranks), done, total))
         return True
@@ -292,7 +299,7 @@ class World:
         self._channel.put(f"{generation}/job/{self._jobs}", {"do": "leave"})
         keys = [f"{generation}/exit/{rank}" for rank in range(self.size)]
         deadline = time.monotonic() + _STACKS_GRACE
-        pause = _Pause()
+        pause = Pause()
         while not self._channel.has(*keys):
             if time.monotonic() > deadline:
                 self._generation = generation
@@ -322,10 +329,16 @@ class World:
     def _exits_from_agents(self, known: Mapping[int, Exit]) -> dict[int, Exit]:
         """What the torchrun agents noted about ranks whose supervisor died."""
         found: dict[int, Exit] = {}
-        for index, process in enumerate(self._wire.launch.processes):
+        for process in self._wire.launch.processes:
             for local_rank, code in process.agent_saw().items():
-                rank = next((r for i, (r, node) in enumerate(sorted(self._node_of_rank.items()))
-                             if node == process.node.name and i % self.nproc_per_node == local_rank), None)
+                rank = next(
+                    (
+                        r
+                        for i, (r, node) in enumerate(sorted(self._node_of_rank.items()))
+                        if node == process.node.name and i % self.nproc_per_node == local_rank
+                    ),
+                    None,
+                )
                 if rank is not None and rank not in known:
                     found[rank] = Exit(code=code)
         return found
@@ -342,54 +355,3 @@ class World:
             while not all(p.poll() is not None for p in self._wire.launch.processes) and time.monotonic() < deadline:
                 time.sleep(0.02)
         self._wire.close()
-
-
-class _Pause:
-    """Sleep between two looks: a fraction of a millisecond at first, 20 ms once it takes long.
-
-    A look costs about 10 microseconds on a core that may belong to a rank that is being measured.
-    """
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._looked_long_ago = self._began
-        self.slow = False
-
-    def __call__(self) -> None:
-        waited = time.monotonic() - self._began
-        time.sleep(0.0002 if waited < 0.05 else 0.002 if waited < 0.5 else 0.02)
-        now = time.monotonic()
-        self.slow = now - self._looked_long_ago > 0.05
-        if self.slow:
-            self._looked_long_ago = now
-
-
-def check_world(places: Sequence[RankPlace], *, nodes: Sequence[str], nproc_per_node: int, device: str,
-                backend: str) -> None:
-    """World check, second half: what answered is what was asked for, rank by rank.
-
-    Raises:
-        LaunchError: names the rank, its node, what it is and what was asked for.
-    """
-    size = len(nodes) * nproc_per_node
-    if [place.rank for place in places] != list(range(size)):
-        raise LaunchError(f"asked for ranks 0 to {size - 1}, got {[place.rank for place in places]}")
-    for node in nodes:
-        count = sum(place.node == node for place in places)
-        if count != nproc_per_node:
-            raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}")
-    first = places[0]
-    for place in places:
-        if place.device.partition(":")[0] != device or place.backend != backend:
-            raise LaunchError(
-                f"{place} uses {place.device} over {place.backend}, asked were {device} over {backend}"
-            )
-        odd = sorted(
-            f"{name} {place.versions.get(name, 'missing')} (rank 0 has {first.versions.get(name, 'none')})"
-            for name in first.versions.keys() | place.versions.keys()
-            if place.versions.get(name) != first.versions.get(name)
-        )
-        if odd:
-            raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions")
-    if device == "cuda" and len({(place.host, place.node, place.device) for place in places}) != size:
-        raise LaunchError("two ranks use the same GPU: " + ", ".join(f"{p}: {p.host} {p.device}" for p in places))

@@ -59,8 +59,10 @@ def _inside(links: Links) -> Expected:
 def _ring(local: int, nproc_per_node: int, nic: float, links: Links) -> Expected:
     node, arithmetic = links.nics_per_node * nic, _nics(nic, links)
     if local == 1:
-        shared = "" if nproc_per_node == 1 or links.nics_per_node == 1 else (
-            "; one rank a node, which reaches this only if it can use all NICs of the node"
+        shared = (
+            ""
+            if nproc_per_node == 1 or links.nics_per_node == 1
+            else ("; one rank a node, which reaches this only if it can use all NICs of the node")
         )
         return Expected(value=node, why=f"{arithmetic} out of a node{shared}")
     if links.intra_node is None or links.intra_node >= node:
@@ -81,10 +83,14 @@ def _all_to_all(ranks: int, local: int, nic: float, links: Links) -> Expected:
     if links.intra_node is not None:
         inside = links.intra_node * (ranks - 1) / (local - 1)
         if inside < value:
-            return Expected(value=inside, why=(
-                f"links.intra_node {_rate(links.intra_node)} carries what goes to {local - 1} of {ranks - 1} peers: "
-                f"x {ranks - 1} / {local - 1} = {_rate(inside)}, which is less than {why}"
-            ))
+            return Expected(
+                value=inside,
+                why=(
+                    f"links.intra_node {_rate(links.intra_node)} carries what goes to {local - 1} of {ranks - 1} "
+                    "peers: "
+                    f"x {ranks - 1} / {local - 1} = {_rate(inside)}, which is less than {why}"
+                ),
+            )
     return Expected(value=value, why=why)
 
 

@@ -27,7 +27,12 @@ from pytest_clusterqual.model.topology import Links
 SLOW = 1.5  # times the median of the other ranks
 ELEMENT = 4  # bytes; every rank's part of an array is a whole number of elements
 _NO_WRONG = Requirement(
-    criterion="fabric", quantity="wrong_elements", op="<=", value=0.0, unit=units.RATIO, text="<= 0",
+    criterion="fabric",
+    quantity="wrong_elements",
+    op="<=",
+    value=0.0,
+    unit=units.RATIO,
+    text="<= 0",
     source="always: wrong data is no bandwidth",
 )
 
@@ -190,8 +195,13 @@ def _judge_one(
     if expected.value is None:
         missing = judge_missing(case.quantity, case.label, case.unit, "", requirement)
         return replace(
-            missing, value=case.value, interval=case.interval, samples=case.samples, per_rank=case.per_rank,
-            findings=findings, requirement=demand(requirement, expected.why),
+            missing,
+            value=case.value,
+            interval=case.interval,
+            samples=case.samples,
+            per_rank=case.per_rank,
+            findings=findings,
+            requirement=demand(requirement, expected.why),
             reason=f"{requirement} cannot be judged: {expected.why}",
         )
     return judge_quantity(case, requirement.resolved(expected.value), expected_from=expected.why)
@@ -220,9 +230,17 @@ def _case(conditions: Conditions, size: Size, quantity: str, findings: tuple[Fin
 
     rounds = tuple(figure(seconds) for seconds in size.rounds)
     return Case(
-        quantity=quantity, label=size_label(size.bytes), value=median(rounds), unit=QUANTITIES["fabric"][quantity],
-        interval=median_interval(rounds), timing=True, load=conditions.load, samples=rounds, counted="rounds",
-        per_rank={str(rank): figure(seconds) for rank, seconds in size.ranks.items()}, findings=findings,
+        quantity=quantity,
+        label=size_label(size.bytes),
+        value=median(rounds),
+        unit=QUANTITIES["fabric"][quantity],
+        interval=median_interval(rounds),
+        timing=True,
+        load=conditions.load,
+        samples=rounds,
+        counted="rounds",
+        per_rank={str(rank): figure(seconds) for rank, seconds in size.ranks.items()},
+        findings=findings,
         note=f"{conditions.collective} of {size_label(size.bytes)}, groups of {size.members} ranks, slowest rank",
     )
 
@@ -244,15 +262,26 @@ def _correctness(m: FabricMeasurement) -> Judgement:
         check_next="the senders of these ranks as well: memory errors, library versions, link error counters",
     )
     case = Case(
-        quantity="wrong_elements", label="", value=float(total), unit=units.RATIO, timing=False,
+        quantity="wrong_elements",
+        label="",
+        value=float(total),
+        unit=units.RATIO,
+        timing=False,
         interval=Interval(low=total, high=total, kind="count", samples=checks),
         per_rank={str(rank): float(wrong) for rank, wrong in sorted(per_rank.items())},
         findings=(finding,) if total else (),
     )
     judgement = judge_quantity(case, _NO_WRONG)
-    return judgement if total else replace(
-        judgement, verdict=Verdict.MEASURED, requirement=None, margin=None,
-        reason=f"no wrong element was received in {checks} checked results",
+    return (
+        judgement
+        if total
+        else replace(
+            judgement,
+            verdict=Verdict.MEASURED,
+            requirement=None,
+            margin=None,
+            reason=f"no wrong element was received in {checks} checked results",
+        )
     )
 
 
@@ -285,12 +314,14 @@ def _slow_rank(conditions: Conditions, size: Size) -> tuple[Finding, ...]:
         (longest, "slow rank", long, "longer") if long >= short else (shortest, "late rank", short, "shorter")
     )
     seconds = {r: units.show(size.ranks[r], units.SECONDS) for r in (longest, shortest)}
-    return (Finding(
-        suspect=rank_name(conditions, rank),
-        kind=kind,
-        evidence=f"at {size_label(size.bytes)} its calls are {ratio:.2g} x {word} than the median of the others; "
-        f"longest {seconds[longest]} on {rank_name(conditions, longest)}, "
-        f"shortest {seconds[shortest]} on {rank_name(conditions, shortest)}",
-        check_next=f"who arrives last waits least: see whether rank {shortest} is held up before the call, "
-        f"then the link and the cores of rank {longest}",
-    ),)
+    return (
+        Finding(
+            suspect=rank_name(conditions, rank),
+            kind=kind,
+            evidence=f"at {size_label(size.bytes)} its calls are {ratio:.2g} x {word} than the median of the others; "
+            f"longest {seconds[longest]} on {rank_name(conditions, longest)}, "
+            f"shortest {seconds[shortest]} on {rank_name(conditions, shortest)}",
+            check_next=f"who arrives last waits least: see whether rank {shortest} is held up before the call, "
+            f"then the link and the cores of rank {longest}",
+        ),
+    )

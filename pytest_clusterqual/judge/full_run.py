@@ -57,9 +57,16 @@ def judge_full_run(
             judgements += [judge_missing(quantity, "", unit, why, requirement) for requirement in required]
             continue
         case = Case(
-            quantity=quantity, label="", value=figure.value, unit=unit, timing=True, load=m.conditions.load,
+            quantity=quantity,
+            label="",
+            value=figure.value,
+            unit=unit,
+            timing=True,
+            load=m.conditions.load,
             interval=Interval(low=figure.low, high=figure.high, kind="resolution", samples=1),
-            samples=(figure.value,), counted="runs", per_rank=figure.per_rank,
+            samples=(figure.value,),
+            counted="runs",
+            per_rank=figure.per_rank,
             note="; ".join(filter(None, (figure.note, _story(m, ledger)))),
         )
         judgements += judge_each(case, required)
@@ -71,8 +78,10 @@ def _figures(m: FullRunMeasurement, ledger: Ledger, steady: float) -> dict[str, 
     shortest = max(wall - CLOCK, CLOCK)
     figures = {
         "goodput": _Figure(
-            value=m.steps * steady / wall, low=m.steps * (steady - CLOCK) / (wall + CLOCK),
-            high=m.steps * (steady + CLOCK) / shortest, note=f"{m.steps} x {steady:.4g} s of {wall:.4g} s",
+            value=m.steps * steady / wall,
+            low=m.steps * (steady - CLOCK) / (wall + CLOCK),
+            high=m.steps * (steady + CLOCK) / shortest,
+            note=f"{m.steps} x {steady:.4g} s of {wall:.4g} s",
             per_rank={str(r.rank): m.steps * steady / r.wall for r in ledger.ranks},
         ),
         "throughput": _Figure(value=tokens / wall, low=tokens / (wall + CLOCK), high=tokens / shortest),
@@ -104,7 +113,10 @@ def _data_stall(m: FullRunMeasurement, ledger: Ledger) -> _Figure:
     worst = max(shares, key=shares.__getitem__)
     share, error = shares[worst], CLOCK / busy[worst]
     return _Figure(
-        value=share, low=max(share - error, 0.0), high=share + error, note=rank_name(m.conditions, worst),
+        value=share,
+        low=max(share - error, 0.0),
+        high=share + error,
+        note=rank_name(m.conditions, worst),
         per_rank={str(rank): value for rank, value in shares.items()},
     )
 
@@ -124,6 +136,4 @@ def _steady_step_time(m: FullRunMeasurement) -> float:
             if category(span, last) == "kept":
                 longest[span.step] = max(longest.get(span.step, 0.0), span.end - span.start)
     steps = [longest[step] for step in sorted(longest)]
-    return median(steps[steady_start(steps):])
-
-
+    return median(steps[steady_start(steps) :])

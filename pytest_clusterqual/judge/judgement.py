@@ -92,8 +92,13 @@ def judge_quantity(
         verdict, reason = _measured(case)
     else:
         verdict, reason = decide(
-            case.value, case.interval, requirement,
-            load=case.load, timing=case.timing, samples=case.samples, counted=case.counted,
+            case.value,
+            case.interval,
+            requirement,
+            load=case.load,
+            timing=case.timing,
+            samples=case.samples,
+            counted=case.counted,
         )
     return Judgement(
         quantity=case.quantity,
@@ -131,8 +136,13 @@ def judge_missing(quantity: str, label: str, unit: str, why: str, requirement: R
 
 
 def applicable(
-    requirements: Iterable[Requirement], criterion: str, quantity: str, conditions: Conditions, *,
-    nodes: int | None = None, size: float | None = None,
+    requirements: Iterable[Requirement],
+    criterion: str,
+    quantity: str,
+    conditions: Conditions,
+    *,
+    nodes: int | None = None,
+    size: float | None = None,
 ) -> tuple[Requirement, ...]:
     """The requirements on one quantity under the given conditions; `nodes` replaces that of the conditions."""
     return tuple(
@@ -142,15 +152,22 @@ def applicable(
         and requirement.quantity == quantity
         and requirement.applies(
             nodes=conditions.nodes if nodes is None else nodes,
-            layout=conditions.layout, collective=conditions.collective, group=conditions.group, size=size,
+            layout=conditions.layout,
+            collective=conditions.collective,
+            group=conditions.group,
+            size=size,
         )
     )
 
 
 def demand(requirement: Requirement, expected_from: str | None = None) -> Demand:
     return Demand(
-        op=requirement.op, value=requirement.value, unit=requirement.unit,
-        text=requirement.text, source=requirement.source, expected_from=expected_from,
+        op=requirement.op,
+        value=requirement.value,
+        unit=requirement.unit,
+        text=requirement.text,
+        source=requirement.source,
+        expected_from=expected_from,
     )
 
 

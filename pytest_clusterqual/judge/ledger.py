@@ -12,7 +12,17 @@ from pytest_clusterqual.judge.judgement import check_ranks
 from pytest_clusterqual.model.measurement import Conditions, FullRunMeasurement, Mark, RankRun, Span
 
 CATEGORIES = (
-    "init", "load", "data", "kept", "lost", "checkpoint", "finish", "detection", "restart", "teardown", "residual",
+    "init",
+    "load",
+    "data",
+    "kept",
+    "lost",
+    "checkpoint",
+    "finish",
+    "detection",
+    "restart",
+    "teardown",
+    "residual",
 )
 
 

@@ -61,10 +61,15 @@ def _peak(m: MemoryMeasurement) -> Case:
     step = fullest.step_peaks.index(int(peak)) + 1
     findings = (*_imbalance(m.conditions, per_rank), *(f for r in m.ranks for f in _growth(m.conditions, r)))
     return Case(
-        quantity="peak", label="", value=peak, unit=units.BYTES, timing=False,
+        quantity="peak",
+        label="",
+        value=peak,
+        unit=units.BYTES,
+        timing=False,
         interval=_maximum(peak, sum(len(r.step_peaks) for r in m.ranks)),
         samples=tuple(float(max(peaks)) for peaks in zip(*(r.step_peaks for r in m.ranks), strict=True)),
-        per_rank=per_rank, findings=findings,
+        per_rank=per_rank,
+        findings=findings,
         note=f"{rank_name(m.conditions, fullest.rank)}, step {step}; counted: {fullest.counted}",
     )
 
@@ -73,7 +78,11 @@ def _headroom(m: MemoryMeasurement) -> Case:
     shares = {r.rank: (r.limit - r.device_used) / r.limit for r in m.ranks}
     fullest = min(m.ranks, key=lambda r: shares[r.rank])
     return Case(
-        quantity="headroom", label="", value=shares[fullest.rank], unit=units.RATIO, timing=False,
+        quantity="headroom",
+        label="",
+        value=shares[fullest.rank],
+        unit=units.RATIO,
+        timing=False,
         interval=_maximum(shares[fullest.rank], len(m.ranks)),
         samples=tuple(shares[r.rank] for r in m.ranks),
         per_rank={str(rank): share for rank, share in shares.items()},
@@ -91,13 +100,16 @@ def _imbalance(conditions: Conditions, peaks: dict[str, float]) -> list[Finding]
     for rank, peak in peaks.items():
         others = median([other for name, other in peaks.items() if name != rank])
         if peak > IMBALANCE * others:  # never true of a single rank: the median of nobody is nan
-            findings.append(Finding(
-                suspect=rank_name(conditions, int(rank)),
-                kind="memory imbalance",
-                evidence=f"peak {units.show(peak, units.BYTES)}, {units.show_share(peak / others - 1)} above the "
-                f"median of the other ranks",
-                check_next="what only this rank holds: an uneven shard, gathered parameters, logging of whole tensors",
-            ))
+            findings.append(
+                Finding(
+                    suspect=rank_name(conditions, int(rank)),
+                    kind="memory imbalance",
+                    evidence=f"peak {units.show(peak, units.BYTES)}, {units.show_share(peak / others - 1)} above the "
+                    f"median of the other ranks",
+                    check_next="what only this rank holds: an uneven shard, gathered parameters, whole tensors that "
+                    "are logged",
+                )
+            )
     return findings
 
 
@@ -106,10 +118,12 @@ def _growth(conditions: Conditions, r: RankMemory) -> list[Finding]:
     later = r.step_peaks[1:]
     if len(later) < 2 or not all(b > GROWTH * a for a, b in itertools.pairwise(later)):
         return []
-    return [Finding(
-        suspect=rank_name(conditions, r.rank),
-        kind="growth",
-        evidence=f"the peak rose in every step after the first: "
-        f"{', '.join(units.show(peak, units.BYTES) for peak in later[:6])}",
-        check_next="run more steps; look for tensors kept from step to step, such as losses not detached",
-    )]
+    return [
+        Finding(
+            suspect=rank_name(conditions, r.rank),
+            kind="growth",
+            evidence=f"the peak rose in every step after the first: "
+            f"{', '.join(units.show(peak, units.BYTES) for peak in later[:6])}",
+            check_next="run more steps; look for tensors kept from step to step, such as losses not detached",
+        )
+    ]

@@ -115,7 +115,9 @@ def _points(m: ScalingMeasurement) -> list[Point]:
         by_nodes.setdefault(run.conditions.nodes, []).append(run)
     return [
         Point(
-            nodes=nodes, runs=tuple(runs), step_times=tuple(map(_step_time, runs)),
+            nodes=nodes,
+            runs=tuple(runs),
+            step_times=tuple(map(_step_time, runs)),
             work_times=tuple(max(rank.work_seconds for rank in run.ranks) for run in runs),
         )
         for nodes, runs in sorted(by_nodes.items())
@@ -153,7 +155,7 @@ def _shape(rank: RankTraining) -> tuple[int, int, int]:
 
 def _step_time(run: ScalingRun) -> float:
     steps = slowest([rank.step_seconds for rank in run.ranks])
-    return median(steps[steady_start(steps):])
+    return median(steps[steady_start(steps) :])
 
 
 def _judge_times(m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement]) -> list[Judgement]:
@@ -168,8 +170,13 @@ def _judge_times(m: ScalingMeasurement, point: Point, requirements: Sequence[Req
         for quantity, samples in figures.items()
         for judgement in judge_each(
             _case(
-                quantity, point, value=median(samples), interval=median_interval(samples), samples=samples,
-                load=_load(m, point), note=point.note,
+                quantity,
+                point,
+                value=median(samples),
+                interval=median_interval(samples),
+                samples=samples,
+                load=_load(m, point),
+                note=point.note,
             ),
             applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes),
         )
@@ -193,7 +200,8 @@ def _judge_ratios(
     judgements: list[Judgement] = []
     for quantity, multiple in (("speedup", 1.0), ("efficiency", point.nodes / base.nodes)):
         case = _case(
-            quantity, point,
+            quantity,
+            point,
             value=median(before) / median(after) / multiple,
             interval=_divided(interval, multiple),
             samples=tuple(b / a / multiple for b, a in zip(before, after, strict=True)),
@@ -221,12 +229,26 @@ def _differences(base: Point, point: Point) -> list[str]:
 
 
 def _case(
-    quantity: str, point: Point, *, value: float, interval: Interval | None, samples: tuple[float, ...],
-    load: Load | None, note: str,
+    quantity: str,
+    point: Point,
+    *,
+    value: float,
+    interval: Interval | None,
+    samples: tuple[float, ...],
+    load: Load | None,
+    note: str,
 ) -> Case:
     return Case(
-        quantity=quantity, label=point.label, value=value, unit=QUANTITIES["scaling"][quantity], interval=interval,
-        timing=True, load=load, samples=samples, counted="runs", note=note,
+        quantity=quantity,
+        label=point.label,
+        value=value,
+        unit=QUANTITIES["scaling"][quantity],
+        interval=interval,
+        timing=True,
+        load=load,
+        samples=samples,
+        counted="runs",
+        note=note,
     )
 
 
@@ -234,8 +256,11 @@ def _divided(interval: Interval | None, multiple: float) -> Interval | None:
     if interval is None:
         return None
     return Interval(
-        low=interval.low / multiple, high=interval.high / multiple,
-        kind=interval.kind, level=interval.level, samples=interval.samples,
+        low=interval.low / multiple,
+        high=interval.high / multiple,
+        kind=interval.kind,
+        level=interval.level,
+        samples=interval.samples,
     )
 
 

@@ -84,14 +84,15 @@ def ratio_interval(
     low, high = _bootstrap(baseline, candidate, level, seed)
     ratio = median(baseline) / median(candidate)
     return Interval(
-        low=min(low, by_order.low, ratio), high=max(high, by_order.high, ratio),
-        kind="bootstrap", level=level, samples=count,
+        low=min(low, by_order.low, ratio),
+        high=max(high, by_order.high, ratio),
+        kind="bootstrap",
+        level=level,
+        samples=count,
     )
 
 
-def _bootstrap(
-    baseline: Sequence[float], candidate: Sequence[float], level: float, seed: int
-) -> tuple[float, float]:
+def _bootstrap(baseline: Sequence[float], candidate: Sequence[float], level: float, seed: int) -> tuple[float, float]:
     import numpy as np  # on first use: most judgements need no array
 
     picks = np.random.default_rng(seed).integers(0, len(baseline), size=(RESAMPLES, len(baseline)))

@@ -118,13 +118,13 @@ class RankTraining:
 
 
 SpanKind = Literal[
-    "init",         # process start until the process group is ready and the model is built
-    "load",         # reading the last complete checkpoint
-    "data",         # waiting for the next batch
-    "step",         # forward, backward, optimizer, communication
-    "checkpoint",   # a save keeps training from going on
-    "finish",       # waiting for the last background save
-    "teardown",     # leaving the process group
+    "init",  # process start until the process group is ready and the model is built
+    "load",  # reading the last complete checkpoint
+    "data",  # waiting for the next batch
+    "step",  # forward, backward, optimizer, communication
+    "checkpoint",  # a save keeps training from going on
+    "finish",  # waiting for the last background save
+    "teardown",  # leaving the process group
 ]
 
 

@@ -119,7 +119,9 @@ class Project:
     exceptions: tuple[KnownException, ...] = ()
 
     def requirements(self, criterion: str) -> tuple[Requirement, ...]:
-        plan = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}[criterion]
+        plan = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}[
+            criterion
+        ]
         return plan.require if plan else ()
 
     def layout(self, name: str) -> Layout:

@@ -28,7 +28,12 @@ class Verdict(str, enum.Enum):
 # From best to worst: a test with several verdicts is as good as its worst one. MEASURED stands
 # before PASS, so that a number without a requirement never turns a verdict into none.
 SEVERITY = (
-    Verdict.MEASURED, Verdict.PASS, Verdict.BLOCKED, Verdict.UNDECIDED, Verdict.FAIL, Verdict.ERROR,
+    Verdict.MEASURED,
+    Verdict.PASS,
+    Verdict.BLOCKED,
+    Verdict.UNDECIDED,
+    Verdict.FAIL,
+    Verdict.ERROR,
 )
 
 

@@ -79,8 +79,15 @@ class Requirement:
         """The absolute form of a requirement that is a share of the `expected` level."""
         return replace(self, value=self.value * expected, of_expected=False) if self.of_expected else self
 
-    def applies(self, *, nodes: int, layout: str | None = None, collective: str | None = None,
-                group: str | None = None, size: float | None = None) -> bool:
+    def applies(
+        self,
+        *,
+        nodes: int,
+        layout: str | None = None,
+        collective: str | None = None,
+        group: str | None = None,
+        size: float | None = None,
+    ) -> bool:
         """True if this requirement is about the given case."""
         return (
             self.nodes in (None, nodes)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from pytest_clusterqual.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,3 +84,33 @@ class RankMap:
         if kind == "inter_node":
             return (tuple(self.on_node(node)[0] for node in nodes),)
         return (tuple(p.rank for p in self.places),)
+
+
+def check_world(
+    places: Sequence[RankPlace], *, nodes: Sequence[str], nproc_per_node: int, device: str, backend: str
+) -> None:
+    """World check, second half: what answered is what was asked for, rank by rank.
+
+    Raises:
+        LaunchError: names the rank, its node, what it is and what was asked for.
+    """
+    size = len(nodes) * nproc_per_node
+    if [place.rank for place in places] != list(range(size)):
+        raise LaunchError(f"asked for ranks 0 to {size - 1}, got {[place.rank for place in places]}")
+    for node in nodes:
+        count = sum(place.node == node for place in places)
+        if count != nproc_per_node:
+            raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}")
+    first = places[0]
+    for place in places:
+        if place.device.partition(":")[0] != device or place.backend != backend:
+            raise LaunchError(f"{place} uses {place.device} over {place.backend}, asked were {device} over {backend}")
+        odd = sorted(
+            f"{name} {place.versions.get(name, 'missing')} (rank 0 has {first.versions.get(name, 'none')})"
+            for name in first.versions.keys() | place.versions.keys()
+            if place.versions.get(name) != first.versions.get(name)
+        )
+        if odd:
+            raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions")
+    if device == "cuda" and len({(place.host, place.node, place.device) for place in places}) != size:
+        raise LaunchError("two ranks use the same GPU: " + ", ".join(f"{p}: {p.host} {p.device}" for p in places))

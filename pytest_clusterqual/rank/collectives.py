@@ -123,9 +123,7 @@ def sweep(ctx: Context, *, collective: str, group: str, sizes: list[int], second
             _measure(ctx, None, 0, seconds)
             continue
         elements = max(size // (members * ELEMENT), 1) * members
-        timings.append(
-            _measure(ctx, Exchange(collective, mine, elements, ctx.device), elements * ELEMENT, seconds)
-        )
+        timings.append(_measure(ctx, Exchange(collective, mine, elements, ctx.device), elements * ELEMENT, seconds))
     ctx.report(len(sizes), len(sizes), f"{collective} {group}")
     return to_json(RankFabric(rank=ctx.rank, group_size=members, timings=tuple(timings)))
 

@@ -34,8 +34,23 @@ DIGEST_SAMPLE = 2**20
 DIGEST_SAMPLES = 16
 CORPUS_LIMIT = 8 * 2**20
 # Beside the modules at the top: packages that every full Python installation has.
-CORPUS_PACKAGES = ("asyncio", "collections", "concurrent", "ctypes", "email", "encodings", "html", "http", "importlib",
-                   "json", "logging", "multiprocessing", "unittest", "urllib", "xml")
+CORPUS_PACKAGES = (
+    "asyncio",
+    "collections",
+    "concurrent",
+    "ctypes",
+    "email",
+    "encodings",
+    "html",
+    "http",
+    "importlib",
+    "json",
+    "logging",
+    "multiprocessing",
+    "unittest",
+    "urllib",
+    "xml",
+)
 
 
 class ByteData:

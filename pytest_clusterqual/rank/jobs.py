@@ -145,9 +145,16 @@ def place(device: torch.device, backend: str, *, rank: int, local_rank: int, nod
     else:
         name = _cpu_name()
     return {
-        "rank": rank, "local_rank": local_rank, "node": node, "host": socket.gethostname(), "pid": os.getpid(),
-        "device": str(device), "device_name": name, "backend": backend,
-        "cores": sorted(os.sched_getaffinity(0)), "versions": versions,
+        "rank": rank,
+        "local_rank": local_rank,
+        "node": node,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": str(device),
+        "device_name": name,
+        "backend": backend,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "versions": versions,
     }
 
 

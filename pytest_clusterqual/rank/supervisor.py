@@ -39,11 +39,18 @@ class Settings:
         cores = [int(core) for core in env.get("CLUSTERQUAL_CORES", "").split(",") if core]
         local_rank, local_size = int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
         return cls(
-            address=address, port=int(port), secret=bytes.fromhex(env["CLUSTERQUAL_SECRET"]),
-            launch=env["CLUSTERQUAL_LAUNCH"], node=env["CLUSTERQUAL_NODE"],
-            cores=share_of(cores, local_rank, local_size), device=env["CLUSTERQUAL_DEVICE"],
-            scratch=Path(env["CLUSTERQUAL_SCRATCH"]), rank=int(env["RANK"]), local_rank=local_rank,
-            world_size=int(env["WORLD_SIZE"]), nproc_per_node=local_size,
+            address=address,
+            port=int(port),
+            secret=bytes.fromhex(env["CLUSTERQUAL_SECRET"]),
+            launch=env["CLUSTERQUAL_LAUNCH"],
+            node=env["CLUSTERQUAL_NODE"],
+            cores=share_of(cores, local_rank, local_size),
+            device=env["CLUSTERQUAL_DEVICE"],
+            scratch=Path(env["CLUSTERQUAL_SCRATCH"]),
+            rank=int(env["RANK"]),
+            local_rank=local_rank,
+            world_size=int(env["WORLD_SIZE"]),
+            nproc_per_node=local_size,
         )
 
 
@@ -132,7 +139,9 @@ class Supervisor:
         self._channel.put(
             f"{self._generation}/exit/{self._settings.rank}",
             {
-                "code": code, "state": state, "stacks": stacks,
+                "code": code,
+                "state": state,
+                "stacks": stacks,
                 "out_of_memory": code == -signal.SIGKILL and out_of_memory_kills() > self._out_of_memory_kills,
             },
         )

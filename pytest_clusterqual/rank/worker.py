@@ -59,7 +59,9 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
     dist.init_process_group(
         backend,
         store=PrefixStore(f"group/{settings.launch}/{generation}", group_store),
-        rank=settings.rank, world_size=settings.world_size, timeout=_GROUP_TIMEOUT,
+        rank=settings.rank,
+        world_size=settings.world_size,
+        timeout=_GROUP_TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
     channel.put(
@@ -74,8 +76,17 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
         if job["do"] == "leave":
             dist.destroy_process_group()
             return
-        result = _run_job(settings, job, channel, f"{generation}/progress/{number}", device, backend, nodes,
-                          message["ranks_on_host"], subgroups)
+        result = _run_job(
+            settings,
+            job,
+            channel,
+            f"{generation}/progress/{number}",
+            device,
+            backend,
+            nodes,
+            message["ranks_on_host"],
+            subgroups,
+        )
         channel.put(f"{generation}/result/{number}/{settings.rank}", result)
         if "error" in result:
             channel.flag(f"{generation}/trouble")
@@ -93,9 +104,17 @@ def select_device(settings: Settings) -> tuple[torch.device, str]:
     return torch.device("cpu"), "gloo"
 
 
-def _run_job(settings: Settings, job: dict[str, Any], channel: Channel, progress: str, device: torch.device,
-             backend: str, nodes: tuple[str, ...], ranks_on_host: int,
-             subgroups: dict[tuple[int, ...], dist.ProcessGroup]) -> dict[str, Any]:
+def _run_job(
+    settings: Settings,
+    job: dict[str, Any],
+    channel: Channel,
+    progress: str,
+    device: torch.device,
+    backend: str,
+    nodes: tuple[str, ...],
+    ranks_on_host: int,
+    subgroups: dict[tuple[int, ...], dist.ProcessGroup],
+) -> dict[str, Any]:
     """Run one job and return its result, or its error with the traceback; ranks outside the job return at once."""
     members: list[int] = job["ranks"]
     group = None
@@ -106,11 +125,18 @@ def _run_job(settings: Settings, job: dict[str, Any], channel: Channel, progress
         if settings.rank not in members:
             return {"outside": True}
         ctx = Context(
-            rank=members.index(settings.rank), global_rank=settings.rank, local_rank=settings.local_rank,
-            node=settings.node, nproc_per_node=settings.nproc_per_node, device=device, backend=backend,
+            rank=members.index(settings.rank),
+            global_rank=settings.rank,
+            local_rank=settings.local_rank,
+            node=settings.node,
+            nproc_per_node=settings.nproc_per_node,
+            device=device,
+            backend=backend,
             group=dist.group.WORLD if whole else group,  # type: ignore[arg-type]  # not None in either branch
-            members=tuple(members), nodes=tuple(nodes[rank] for rank in members),
-            ranks_on_host=ranks_on_host, scratch=settings.scratch,
+            members=tuple(members),
+            nodes=tuple(nodes[rank] for rank in members),
+            ranks_on_host=ranks_on_host,
+            scratch=settings.scratch,
             tell=lambda done, total, what: channel.put(progress, [settings.rank, done, total, what]),
             subgroups=subgroups,
         )
@@ -137,10 +163,17 @@ def train(settings: Settings) -> None:
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=order["timeout"]))
     nodes = tuple(order["nodes"])
     ctx = Context(
-        rank=settings.rank, global_rank=settings.rank, local_rank=settings.local_rank, node=settings.node,
-        nproc_per_node=settings.nproc_per_node, device=device, backend=backend,
+        rank=settings.rank,
+        global_rank=settings.rank,
+        local_rank=settings.local_rank,
+        node=settings.node,
+        nproc_per_node=settings.nproc_per_node,
+        device=device,
+        backend=backend,
         group=dist.group.WORLD,  # type: ignore[arg-type]  # set by init_process_group
-        members=tuple(range(settings.world_size)), nodes=nodes, ranks_on_host=order["ranks_on_host"],
+        members=tuple(range(settings.world_size)),
+        nodes=nodes,
+        ranks_on_host=order["ranks_on_host"],
         scratch=settings.scratch,
         tell=lambda done, total, what: channel.put("progress", [settings.rank, done, total, what]),
     )

@@ -137,9 +137,7 @@ def _memory(reading: Reading, name: str) -> MemoryPlan | None:
     section = reading.memory
     if section is None:
         return None
-    return MemoryPlan(
-        layouts=_chosen(section), steps=section.steps, require=_requirements(reading, "memory", name)
-    )
+    return MemoryPlan(layouts=_chosen(section), steps=section.steps, require=_requirements(reading, "memory", name))
 
 
 def _fabric(reading: Reading, name: str) -> FabricPlan | None:

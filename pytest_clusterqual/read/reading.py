@@ -58,9 +58,7 @@ class Reading:
         self._check_together(folder, nodes, nproc_per_node)
 
     def report(self, faults: Iterable[Fault]) -> None:
-        self.problems += [
-            Problem(line=self.document.line(where), where=where, text=text) for where, text in faults
-        ]
+        self.problems += [Problem(line=self.document.line(where), where=where, text=text) for where, text in faults]
 
     def _read_sections(self, data: dict[str, Any]) -> None:
         self.head = self.validate(Head, {key: data[key] for key in ("version", "project") if key in data}, ())

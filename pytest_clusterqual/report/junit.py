@@ -124,43 +124,61 @@ def numbered(group: Sequence[Record]) -> list[tuple[str, str]]:
 
 def _judged(record: Record) -> list[tuple[str, str]]:
     judgement, interval, demand = record.judgement, record.judgement.interval, record.judgement.requirement
-    return _pairs({
-        "criterion": record.criterion,
-        "quantity": judgement.quantity,
-        "label": judgement.label,
-        "value": judgement.value,
-        "unit": judgement.unit,
-        "interval_low": interval and interval.low,
-        "interval_high": interval and interval.high,
-        "interval_kind": interval and interval.kind,
-        "requirement": demand and demand.text,
-        "requirement_value": demand and demand.value,
-        "requirement_source": demand and demand.source,
-        "expected_from": demand and demand.expected_from,
-        "verdict": str(judgement.verdict),
-        "margin": judgement.margin,
-        "reason": judgement.reason,
-        "measurement": record.measurement,
-        **{
-            "finding" if number == 1 else f"finding_{number}": text.finding_line(finding)
-            for number, finding in enumerate(judgement.findings, 1)
-        },
-    })
+    return _pairs(
+        {
+            "criterion": record.criterion,
+            "quantity": judgement.quantity,
+            "label": judgement.label,
+            "value": judgement.value,
+            "unit": judgement.unit,
+            "interval_low": interval and interval.low,
+            "interval_high": interval and interval.high,
+            "interval_kind": interval and interval.kind,
+            "requirement": demand and demand.text,
+            "requirement_value": demand and demand.value,
+            "requirement_source": demand and demand.source,
+            "expected_from": demand and demand.expected_from,
+            "verdict": str(judgement.verdict),
+            "margin": judgement.margin,
+            "reason": judgement.reason,
+            "measurement": record.measurement,
+            **{
+                "finding" if number == 1 else f"finding_{number}": text.finding_line(finding)
+                for number, finding in enumerate(judgement.findings, 1)
+            },
+        }
+    )
 
 
 def _circumstances(conditions: Conditions | None) -> list[tuple[str, str]]:
     if conditions is None:
         return []
-    names = ("nodes", "nproc_per_node", "ranks", "simulated", "oversubscribed", "device", "device_name", "backend",
-             "layout", "workload", "collective", "bytes", "group", "algorithm")
+    names = (
+        "nodes",
+        "nproc_per_node",
+        "ranks",
+        "simulated",
+        "oversubscribed",
+        "device",
+        "device_name",
+        "backend",
+        "layout",
+        "workload",
+        "collective",
+        "bytes",
+        "group",
+        "algorithm",
+    )
     load = conditions.load
-    return _pairs({
-        **{name: getattr(conditions, name) for name in names},
-        "hosts": ",".join(conditions.hosts),
-        "other_cpu": load and load.other_cpu,
-        "other_cpu_node": load and load.node,
-        **{f"versions.{name}": version for name, version in sorted(conditions.versions.items())},
-    })
+    return _pairs(
+        {
+            **{name: getattr(conditions, name) for name in names},
+            "hosts": ",".join(conditions.hosts),
+            "other_cpu": load and load.other_cpu,
+            "other_cpu_node": load and load.node,
+            **{f"versions.{name}": version for name, version in sorted(conditions.versions.items())},
+        }
+    )
 
 
 def _pairs(values: Mapping[str, object]) -> list[tuple[str, str]]:

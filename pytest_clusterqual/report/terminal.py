@@ -18,8 +18,12 @@ from pytest_clusterqual.model.record import SEVERITY, Finding, Judgement, Record
 from pytest_clusterqual.report import text
 
 _STYLES = {
-    Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.ERROR: "bold red", Verdict.UNDECIDED: "yellow",
-    Verdict.BLOCKED: "magenta", Verdict.MEASURED: "cyan",
+    Verdict.PASS: "green",
+    Verdict.FAIL: "bold red",
+    Verdict.ERROR: "bold red",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.BLOCKED: "magenta",
+    Verdict.MEASURED: "cyan",
 }
 _HEADER = ("case", "quantity", "value", "required", "margin", "verdict")
 _INDENT, _GAP = "  ", "  "
@@ -134,10 +138,16 @@ def _table(criteria: dict[str, list[Record]], width: int) -> list[Text]:
 
 def _cells(row: _Row) -> tuple[str, ...]:
     judgement = row.record.judgement
-    tied = [piece.replace(" ", _TIED) for piece in (
-        text.visible(judgement.quantity), text.visible(judgement.label), text.value_of(judgement),
-        text.interval_of(judgement), text.bound_of(judgement),
-    )]
+    tied = [
+        piece.replace(" ", _TIED)
+        for piece in (
+            text.visible(judgement.quantity),
+            text.visible(judgement.label),
+            text.value_of(judgement),
+            text.interval_of(judgement),
+            text.bound_of(judgement),
+        )
+    ]
     share = text.share_of_expected(judgement)
     return (
         text.case_of(row.record.test),
@@ -220,8 +230,14 @@ def _closing(
         lines.append(("note", "ranks share cores (oversubscribed)", "yellow"))
     for load in _heavy_loads(known):
         share = units.show_share(load.other_cpu)
-        lines.append(("note", f"{text.visible(load.node)} was loaded by other work ({share} of its cores' time): "
-                      "slow timings may be its neighbours'", "yellow"))
+        lines.append(
+            (
+                "note",
+                f"{text.visible(load.node)} was loaded by other work ({share} of its cores' time): "
+                "slow timings may be its neighbours'",
+                "yellow",
+            )
+        )
     return [*lines, ("records", text.visible(run_folder), "")]
 
 
@@ -237,10 +253,15 @@ def _because(group: Sequence[Record], verdict: Verdict) -> str:
         return f"{place}: {text.visible(record.judgement.reason)}{more}"
     numbers = sum(record.judgement.verdict is Verdict.MEASURED for record in group)
     margin = text.margin_of(record.judgement)
-    return "; ".join(filter(None, (
-        f"tightest margin: {text.visible(record.judgement.quantity)} of {place} {margin}" if margin else "",
-        f"{numbers} numbers have no requirement" if numbers else "",
-    )))
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"tightest margin: {text.visible(record.judgement.quantity)} of {place} {margin}" if margin else "",
+                f"{numbers} numbers have no requirement" if numbers else "",
+            ),
+        )
+    )
 
 
 def _findings(records: Sequence[Record]) -> list[Finding]:
@@ -288,8 +309,14 @@ def _labelled(label: str, words: str, style: str, width: int, indent: int) -> li
 
 def _render(lines: Sequence[Text], width: int, color: bool) -> str:
     # All is decided here, nothing left to find out: the caller's TERM, COLUMNS and NO_COLOR have no say.
-    console = Console(file=io.StringIO(), width=width, force_terminal=color, no_color=not color,
-                      color_system="standard" if color else None, legacy_windows=False)
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+    )
     with console.capture() as capture:
         for line in lines:
             line.rstrip()

@@ -103,8 +103,6 @@ def conditions_line(conditions: Conditions) -> str:
     return visible("; ".join(parts))
 
 
-
-
 def _number(judgement: Judgement, value: float) -> str:
     if judgement.unit != units.RATIO or not math.isfinite(value):
         return units.show(value, judgement.unit)

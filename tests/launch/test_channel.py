@@ -65,7 +65,9 @@ def test_a_port_in_use_is_named() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ChannelError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; free the port"):
+        with pytest.raises(
+            ChannelError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; free the port"
+        ):
             channel_module.listen("127.0.0.1", port)
 
 

@@ -14,8 +14,8 @@ import pytest
 from conftest import HERE, alive, ours
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
-from pytest_clusterqual.model.topology import RankPlace
-from pytest_clusterqual.world import Job, Progress, World, check_world
+from pytest_clusterqual.model.topology import RankPlace, check_world
+from pytest_clusterqual.world import Job, Progress, World
 
 pytestmark = pytest.mark.slow
 
@@ -185,7 +185,9 @@ def test_the_world_that_answered_is_checked(places: list[RankPlace], told: str) 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
     same = {"device": "cuda:0", "backend": "nccl", "node": "node0"}
     with pytest.raises(LaunchError, match="two ranks use the same GPU: rank 0 on node0: h cuda:0, rank 1 on node0"):
-        check_world([place(0, **same), place(1, **same)], nodes=["node0"], nproc_per_node=2, device="cuda", backend="nccl")
+        check_world(
+            [place(0, **same), place(1, **same)], nodes=["node0"], nproc_per_node=2, device="cuda", backend="nccl"
+        )
 
 
 def test_no_scratch_is_left(world: World) -> None:

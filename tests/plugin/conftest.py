@@ -33,7 +33,8 @@ SMALL: dict[str, Any] = {
     "fabric": {
         "collectives": ["all_reduce", "send_recv"], "groups": ["intra_node", "world"],
         "sizes": {"from": "4 KiB", "to": "64 KiB", "factor": 4},
-        "require": [{"collective": "all_reduce", "busbw": ">= 1 B/s"}, {"collective": "send_recv", "latency": "<= 100 s"}],
+        "require": [{"collective": "all_reduce", "busbw": ">= 1 B/s"},
+                    {"collective": "send_recv", "latency": "<= 100 s"}],
     },
     "scaling": {"points": [1, 2], "repeats": 6, "warmup_steps": 1, "require": [{"nodes": 2, "speedup": ">= 0.001"}]},
     "full_run": {

@@ -8,9 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,7 @@ from pytest_clusterqual.runs import RunFolder
 pytestmark = pytest.mark.slow
 
 # A test of one's own after the first criterion: a job that never ends, so that the run can be cut there.
-SLOW = '''
+SLOW = """
 import pytest
 
 @pytest.mark.criterion("memory")
@@ -29,15 +27,15 @@ def test_memory(measurement, qualify):
 
 def test_slow(cluster):
     cluster.run("slow_jobs:sleep", timeout=300)
-'''
-SLOW_JOBS = '''
+"""
+SLOW_JOBS = """
 
 from pathlib import Path
 
 def sleep(ctx):
     Path("sleeping").write_text("")
     time.sleep(300)
-'''
+"""
 
 
 @pytest.fixture
@@ -52,7 +50,9 @@ def slow(site: Site) -> Site:
 def cut(site: Site, number: int) -> Run:
     """Send a signal to pytest while its job runs."""
     process = site.start()
-    assert until((site.path / "sleeping").exists), process.communicate()[0] if process.poll() is not None else "it hangs"
+    assert until((site.path / "sleeping").exists), (
+        process.communicate()[0] if process.poll() is not None else "it hangs"
+    )
     assert len(left_over(site.path)) >= 4
     os.kill(process.pid, number)
     try:
@@ -111,7 +111,7 @@ def test_sigterm_during_the_reports(slow: Site) -> None:
     assert nothing_left(slow.path)
 
 
-FAULTS = '''
+FAULTS = """
 import pytest
 from pytest_clusterqual.errors import ClusterQualError
 
@@ -122,7 +122,7 @@ def test_memory(measurement, qualify):
 @pytest.mark.criterion("scaling", needs=["memory"])
 def test_scaling(measurement, qualify):
     qualify(measurement)
-'''
+"""
 
 
 def broken(site: Site, code: str) -> Run:
@@ -147,12 +147,20 @@ def broken(site: Site, code: str) -> Run:
     ("code", "told"),
     [
         ("if ctx.rank == 1: raise MemoryError('no more')", "rank 1 on node1 raised MemoryError: no more"),
-        ("if ctx.rank == 1: os.kill(os.getpid(), 9)\nreturn real(ctx, **kwargs)", "rank 1 on node1 was killed by SIGKILL"),
-        ("value = real(ctx, **kwargs)\nif ctx.rank == 1: del value['losses']\nreturn value",
-         "rank 1 on node1 returned: the field 'losses' is missing"),
+        (
+            "if ctx.rank == 1: os.kill(os.getpid(), 9)\nreturn real(ctx, **kwargs)",
+            "rank 1 on node1 was killed by SIGKILL",
+        ),
+        (
+            "value = real(ctx, **kwargs)\nif ctx.rank == 1: del value['losses']\nreturn value",
+            "rank 1 on node1 returned: the field 'losses' is missing",
+        ),
         ("value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'] = []\nreturn value", "rank 1"),
         ("value = real(ctx, **kwargs)\nvalue['losses'][0] = float('nan')\nreturn value", "rank 0"),
-        ("value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'][0] = float('nan')\nreturn value", "rank 1"),
+        (
+            "value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'][0] = float('nan')\nreturn value",
+            "rank 1",
+        ),
     ],
     ids=["raises", "killed", "missing", "too few", "nan", "nan bytes"],
 )
@@ -189,7 +197,8 @@ def test_a_full_run_folder(site: Site) -> None:
     )
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     result = subprocess.run(
-        [sys.executable, "-c", code, "--nodes=2", "--qual-run-dir=run", "-p", "no:cacheprovider", "-k", "memory or fabric"],
+        [sys.executable, "-c", code, "--nodes=2", "--qual-run-dir=run", "-p", "no:cacheprovider",
+         "-k", "memory or fabric"],
         cwd=site.path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert result.returncode not in (0, -signal.SIGXFSZ), result.stdout
@@ -229,5 +238,3 @@ def test_a_data_file_that_vanishes_names_the_rank(site: Site) -> None:
     assert run.verdicts("memory") == ["ERROR"]
     assert "data.bin" in run.records[0]["judgement"]["reason"]
     assert "rank 0 on node0" in run.records[0]["judgement"]["reason"]
-
-

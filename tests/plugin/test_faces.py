@@ -47,7 +47,8 @@ def test_record_fields() -> None:
     assert names(Demand) == ["op", "value", "unit", "text", "source", "expected_from"]
     assert names(Finding) == ["suspect", "kind", "evidence", "check_next"]
     assert names(Conditions) == [
-        "nodes", "nproc_per_node", "ranks", "hosts", "rank_nodes", "simulated", "oversubscribed", "device", "device_name", "backend",
+        "nodes", "nproc_per_node", "ranks", "hosts", "rank_nodes", "simulated", "oversubscribed", "device",
+        "device_name", "backend",
         "versions", "layout", "workload", "collective", "bytes", "group", "algorithm", "load",
     ]  # fmt: skip
     assert [str(verdict) for verdict in Verdict] == ["PASS", "FAIL", "UNDECIDED", "BLOCKED", "ERROR", "MEASURED"]

@@ -77,7 +77,9 @@ def test_the_full_run_lost_a_rank_and_came_back(run: Run) -> None:
     killed = [(rank.rank, mark.step) for rank in full.ranks for mark in rank.marks if mark.kind == "killed"]
     assert killed == [(1, 5)]
     for rank in full.ranks:
-        assert [mark.step for mark in rank.marks if mark.kind == "resumed"] == [0, 3], "from the last complete checkpoint"
+        assert [mark.step for mark in rank.marks if mark.kind == "resumed"] == [0, 3], (
+            "from the last complete checkpoint"
+        )
         assert {int(step) for step in rank.losses} == set(range(1, 11))
         assert rank.began <= min(span.start for span in rank.spans)
         assert rank.ended >= max(span.end for span in rank.spans)
@@ -170,7 +172,9 @@ def test_a_number_without_a_requirement_is_no_verdict(site: Site) -> None:
     assert run.code == 1
 
 
-@pytest.mark.parametrize(("until", "code", "told"), [("2999-01-01", 0, "xfailed"), ("2020-01-01", 1, "expired on 2020-01-01")])
+@pytest.mark.parametrize(
+    ("until", "code", "told"), [("2999-01-01", 0, "xfailed"), ("2020-01-01", 1, "expired on 2020-01-01")]
+)
 def test_known_exceptions(site: Site, until: str, code: int, told: str) -> None:
     site.configure({
         "memory": STRICT["memory"], "exceptions": [{"test": "test_memory*", "reason": "ticket 4711", "until": until}],
@@ -184,7 +188,7 @@ def test_known_exceptions(site: Site, until: str, code: int, told: str) -> None:
     assert kinds == [("skipped", "excepted") if code == 0 else ("failure", "fail")]
 
 
-OWN = '''
+OWN = """
 import pytest
 
 def test_where(cluster, topology, rank_map, workload, requirements):
@@ -218,8 +222,8 @@ def test_a_dead_rank(cluster):
 def test_own_memory(measurement, qualify):
     measurement.ranks[0]
     qualify(measurement)
-'''
-OWN_JOBS = '''
+"""
+OWN_JOBS = """
 import os, signal
 
 def where(ctx, greeting):
@@ -232,7 +236,7 @@ def die(ctx):
     if ctx.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     ctx.group.barrier().wait()
-'''
+"""
 
 
 def test_own_tests(site: Site) -> None:

@@ -64,9 +64,7 @@ def train(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]], 
     found = {}
     for layout in layouts:
         job = build(ctx, work, from_json(Layout, layout))
-        local = [
-            job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)) for step in range(1, steps + 1)
-        ]
+        local = [job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)) for step in range(1, steps + 1)]
         found[layout["name"]] = {
             "losses": global_losses(ctx, local), "parts": job.parts(), "norm": gradient_norm(job.model),
         }  # fmt: skip

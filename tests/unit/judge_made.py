@@ -12,8 +12,15 @@ from pytest_clusterqual.model.requirement import QUANTITIES, Requirement, parse_
 def require(criterion: str, quantity: str, text: str, **selectors: Any) -> Requirement:
     op, value, of_expected = parse_bound(text, criterion, quantity)
     return Requirement(
-        criterion=criterion, quantity=quantity, op=op, value=value, unit=QUANTITIES[criterion][quantity], text=text,
-        source="clusterqual.yaml:7", of_expected=of_expected, **selectors,
+        criterion=criterion,
+        quantity=quantity,
+        op=op,
+        value=value,
+        unit=QUANTITIES[criterion][quantity],
+        text=text,
+        source="clusterqual.yaml:7",
+        of_expected=of_expected,
+        **selectors,
     )
 
 

@@ -160,9 +160,7 @@ JUDGEMENTS = st.builds(
     requirement=st.none() | st.builds(Demand, value=FLOATS), samples=st.lists(FLOATS, max_size=3).map(tuple),
     per_rank=st.dictionaries(NAMES, FLOATS, max_size=2), findings=st.lists(st.builds(Finding), max_size=2).map(tuple),
 )  # fmt: skip
-RECORDS = st.builds(
-    Record, judgement=JUDGEMENTS, conditions=st.none() | CONDITIONS, started=FLOATS, seconds=FLOATS
-)
+RECORDS = st.builds(Record, judgement=JUDGEMENTS, conditions=st.none() | CONDITIONS, started=FLOATS, seconds=FLOATS)
 
 
 @given(value=FABRICS | FULL_RUNS | RECORDS)
@@ -175,8 +173,10 @@ def test_what_is_measured_and_judged_survives_a_year_on_disk(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(sorted(PLAIN)) | st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(sorted(PLAIN)) | st.text(max_size=4), inner, max_size=4)
+    ),
 )
 
 

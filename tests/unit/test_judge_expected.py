@@ -34,7 +34,7 @@ RACK = Links(intra_node=450e9, nic=50e9, nics_per_node=8)
         ("all_to_all", "world", 2, 2, Links(intra_node=2e9, nic=10e9), 6e9),
     ],
 )
-def test_expected_by_hand(  # noqa: PLR0917  # the columns of the table above
+def test_expected_by_hand(  # the columns of the table above
     collective: str, group: str, nodes: int, local: int, links: Links, value: float
 ) -> None:
     expected = expected_busbw(collective, group, nodes=nodes, nproc_per_node=local, links=links)
@@ -84,7 +84,10 @@ def test_the_arithmetic_is_said_in_words() -> None:
     [
         ("world", 2, 8, Links(intra_node=450e9), "fabric.links.nic is not given, so nothing is promised between nodes"),
         (
-            "intra_node", 2, 8, Links(nic=50e9),
+            "intra_node",
+            2,
+            8,
+            Links(nic=50e9),
             "fabric.links.intra_node is not given, so nothing is promised inside a node",
         ),
         ("intra_node", 2, 1, RACK, "a group intra_node of 1 rank has nobody to talk to"),

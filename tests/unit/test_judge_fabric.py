@@ -26,8 +26,13 @@ def uniform(rank: int, size: int, factor: float) -> float:
 
 
 def measured(
-    *, sizes: tuple[int, ...] = (MIB,), seconds: Seconds = uniform, rounds: tuple[float, ...] = STEADY,
-    ranks: int = 2, wrong: dict[int, int] | None = None, **under: Any,
+    *,
+    sizes: tuple[int, ...] = (MIB,),
+    seconds: Seconds = uniform,
+    rounds: tuple[float, ...] = STEADY,
+    ranks: int = 2,
+    wrong: dict[int, int] | None = None,
+    **under: Any,
 ) -> FabricMeasurement:
     """Three samples a round, their median is the round's; one world group unless `under` says otherwise."""
     under = {"collective": "all_reduce", "group": "world", "nodes": ranks, "ranks": ranks, **under}
@@ -36,12 +41,18 @@ def measured(
 
     def one(rank: int, factor: float) -> RankFabric:
         outside = here.group == "inter_node" and rank % here.nproc_per_node != 0
-        timings = () if outside else tuple(
-            CollectiveTiming(
-                bytes=size, iterations=5, wrong=(wrong or {}).get(rank, 0),
-                seconds=tuple(seconds(rank, size, factor) * sample for sample in (1.0, 0.9, 1.4)),
+        timings = (
+            ()
+            if outside
+            else tuple(
+                CollectiveTiming(
+                    bytes=size,
+                    iterations=5,
+                    wrong=(wrong or {}).get(rank, 0),
+                    seconds=tuple(seconds(rank, size, factor) * sample for sample in (1.0, 0.9, 1.4)),
+                )
+                for size in sizes
             )
-            for size in sizes
         )
         return RankFabric(rank=rank, group_size=0 if outside else group, timings=timings)
 
@@ -53,8 +64,13 @@ def measured(
 @pytest.mark.parametrize(
     ("collective", "n", "factor"),
     [
-        ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 2, 0.5),
-        ("all_to_all", 16, 0.9375), ("send_recv", 2, 1.0), ("send_recv", 64, 1.0),
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 2, 0.5),
+        ("all_to_all", 16, 0.9375),
+        ("send_recv", 2, 1.0),
+        ("send_recv", 64, 1.0),
     ],
 )
 def test_busbw_factors_are_those_of_nccl_tests(collective: str, n: int, factor: float) -> None:
@@ -71,8 +87,12 @@ def test_busbw_factor_refuses_a_world_of_one_and_unknown_collectives() -> None:
 @pytest.mark.parametrize(
     ("size", "label"),
     [
-        (MIB, "1 MiB"), (4096, "4 KiB"), (3 * MIB // 2, "1.5 MiB"), (1_000_000, "1000000 B"),
-        (MIB - 4, "1048572 B"), (8, "8 B"),
+        (MIB, "1 MiB"),
+        (4096, "4 KiB"),
+        (3 * MIB // 2, "1.5 MiB"),
+        (1_000_000, "1000000 B"),
+        (MIB - 4, "1048572 B"),
+        (8, "8 B"),
     ],
 )
 def test_labels_say_the_size_exactly(size: int, label: str) -> None:
@@ -82,7 +102,8 @@ def test_labels_say_the_size_exactly(size: int, label: str) -> None:
 def test_busbw_algbw_and_latency_of_four_ranks_by_hand() -> None:
     m = measured(ranks=4, sizes=(4 * MIB,))
     required = [
-        require("fabric", "busbw", ">= 1.5 GB/s"), require("fabric", "algbw", ">= 1.5 GB/s"),
+        require("fabric", "busbw", ">= 1.5 GB/s"),
+        require("fabric", "algbw", ">= 1.5 GB/s"),
         require("fabric", "latency", "<= 3 ms"),
     ]
     judged = judge_fabric(m, required, Links())
@@ -219,7 +240,11 @@ def test_inter_node_counts_only_the_ranks_in_the_group() -> None:
 
 def test_intra_node_takes_the_slowest_of_all_groups() -> None:
     m = measured(
-        ranks=4, nodes=2, nproc_per_node=2, group="intra_node", collective="all_gather",
+        ranks=4,
+        nodes=2,
+        nproc_per_node=2,
+        group="intra_node",
+        collective="all_gather",
         seconds=lambda rank, size, factor: uniform(rank, size, factor) * (2.0 if rank >= 2 else 1.0),
     )
     assert the(judge_fabric(m, [], Links()), "busbw", "1 MiB").value == pytest.approx(MIB / 2e-3 / 2)
@@ -227,7 +252,9 @@ def test_intra_node_takes_the_slowest_of_all_groups() -> None:
 
 def test_the_rank_with_much_longer_calls_is_named_at_the_worst_size() -> None:
     m = measured(
-        ranks=4, sizes=(4096, MIB), nodes=4,
+        ranks=4,
+        sizes=(4096, MIB),
+        nodes=4,
         seconds=lambda rank, size, factor: uniform(rank, size, factor) * (1.8 if rank == 2 and size == MIB else 1.0),
     )
     judged = judge_fabric(m, [], Links())

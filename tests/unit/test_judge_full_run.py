@@ -46,16 +46,27 @@ class Log:
 
     def done(self, rank: int, steps: int) -> RankRun:
         return RankRun(
-            rank=rank, began=self.began, ended=self.now, spans=tuple(self.spans), marks=tuple(self.marks),
-            losses={str(step): 5.0 for step in range(1, steps + 1)}, data_digest="3fb1",
+            rank=rank,
+            began=self.began,
+            ended=self.now,
+            spans=tuple(self.spans),
+            marks=tuple(self.marks),
+            losses={str(step): 5.0 for step in range(1, steps + 1)},
+            data_digest="3fb1",
         )
 
 
 def measured(*ranks: RankRun, steps: int, kill_step: int = 0, **under: Any) -> FullRunMeasurement:
     here = conditions(**{"nodes": 2, "ranks": len(ranks), "layout": "ddp", "hosts": ("vm", "vm"), **under})
     return FullRunMeasurement(
-        conditions=here, ranks=ranks, mode="async", steps=steps, tokens_per_step=1000, kill_step=kill_step,
-        started=0.0, seconds=1.0,
+        conditions=here,
+        ranks=ranks,
+        mode="async",
+        steps=steps,
+        tokens_per_step=1000,
+        kill_step=kill_step,
+        started=0.0,
+        seconds=1.0,
     )
 
 
@@ -91,7 +102,12 @@ def test_the_ledger_of_a_quiet_run_by_hand() -> None:
     ledger = account(measured(quiet(0), quiet(1), steps=10))
     assert ledger.wall == 18.125
     assert ledger.ranks[1].seconds == {
-        **dict.fromkeys(CATEGORIES, 0.0), "init": 5.0, "data": 2.5, "kept": 10.0, "teardown": 0.5, "residual": 0.125,
+        **dict.fromkeys(CATEGORIES, 0.0),
+        "init": 5.0,
+        "data": 2.5,
+        "kept": 10.0,
+        "teardown": 0.5,
+        "residual": 0.125,
     }
     assert ledger.events.detection is ledger.events.restart is ledger.events.recovery is ledger.events.load is None
     assert (ledger.events.steps_lost, ledger.events.saves) == (0, ())
@@ -101,8 +117,17 @@ def test_the_ledger_of_a_killed_run_by_hand() -> None:
     ledger = account(killed_run())
     survivor, victim = ledger.ranks
     assert survivor.seconds == {
-        "init": 7.25, "load": 1.0, "data": 3.0, "kept": 10.0, "lost": 2.0, "checkpoint": 1.25, "finish": 0.25,
-        "detection": 0.25, "restart": 2.0, "teardown": 0.5, "residual": 0.125,
+        "init": 7.25,
+        "load": 1.0,
+        "data": 3.0,
+        "kept": 10.0,
+        "lost": 2.0,
+        "checkpoint": 1.25,
+        "finish": 0.25,
+        "detection": 0.25,
+        "restart": 2.0,
+        "teardown": 0.5,
+        "residual": 0.125,
     }
     assert victim.seconds == {**survivor.seconds, "init": 7.0, "restart": 2.25}
     assert ledger.wall == survivor.wall == victim.wall == 27.625
@@ -117,13 +142,17 @@ def test_the_events_of_a_killed_run_by_hand() -> None:
     assert events.load == 1.0
     assert events.steps_lost == 2
     assert events.saves == (
-        Save(attempt=1, step=4, blocking=0.5, completion=2.0), Save(attempt=2, step=8, blocking=0.75, completion=2.75),
+        Save(attempt=1, step=4, blocking=0.5, completion=2.0),
+        Save(attempt=2, step=8, blocking=0.75, completion=2.75),
     )
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 5)), min_size=1, max_size=12),
-    st.floats(0, 10), st.floats(0, 3), st.floats(0, 3), st.integers(0, 11),
+    st.floats(0, 10),
+    st.floats(0, 3),
+    st.floats(0, 3),
+    st.integers(0, 11),
 )
 def test_the_categories_add_up_to_the_wall(
     steps: list[tuple[float, float]], init: float, detection: float, restart: float, kill: int
@@ -192,7 +221,9 @@ def test_an_attempt_that_found_no_checkpoint_has_loaded_none() -> None:
 
 def shifted(run: RankRun, by: float) -> RankRun:
     return replace(
-        run, began=run.began + by, ended=run.ended + by,
+        run,
+        began=run.began + by,
+        ended=run.ended + by,
         spans=tuple(replace(s, start=s.start + by, end=s.end + by) for s in run.spans),
         marks=tuple(replace(mark, at=mark.at + by) for mark in run.marks),
     )
@@ -238,16 +269,25 @@ def test_the_warm_up_does_not_make_goodput_better() -> None:
 
 def test_the_figures_of_a_killed_run_are_judged_with_the_resolution_of_their_clocks() -> None:
     required = [
-        require("full_run", "goodput", ">= 40 %"), require("full_run", "checkpoint_blocking", "<= 0.5 s"),
-        require("full_run", "checkpoint_completion", "<= 2.8 s"), require("full_run", "detection", "<= 1 s"),
-        require("full_run", "restart", "<= 2.2495 s"), require("full_run", "recovery", "<= 60 s"),
-        require("full_run", "checkpoint_load", "<= 10 s"), require("full_run", "data_stall", "<= 10 %"),
+        require("full_run", "goodput", ">= 40 %"),
+        require("full_run", "checkpoint_blocking", "<= 0.5 s"),
+        require("full_run", "checkpoint_completion", "<= 2.8 s"),
+        require("full_run", "detection", "<= 1 s"),
+        require("full_run", "restart", "<= 2.2495 s"),
+        require("full_run", "recovery", "<= 60 s"),
+        require("full_run", "checkpoint_load", "<= 10 s"),
+        require("full_run", "data_stall", "<= 10 %"),
     ]
     judged = judge_full_run(killed_run(), required)
     assert verdicts(judged) == {
-        ("goodput", ""): Verdict.FAIL, ("throughput", ""): Verdict.MEASURED, ("checkpoint_blocking", ""): Verdict.FAIL,
-        ("checkpoint_completion", ""): Verdict.UNDECIDED, ("checkpoint_load", ""): Verdict.PASS,
-        ("detection", ""): Verdict.PASS, ("restart", ""): Verdict.UNDECIDED, ("recovery", ""): Verdict.PASS,
+        ("goodput", ""): Verdict.FAIL,
+        ("throughput", ""): Verdict.MEASURED,
+        ("checkpoint_blocking", ""): Verdict.FAIL,
+        ("checkpoint_completion", ""): Verdict.UNDECIDED,
+        ("checkpoint_load", ""): Verdict.PASS,
+        ("detection", ""): Verdict.PASS,
+        ("restart", ""): Verdict.UNDECIDED,
+        ("recovery", ""): Verdict.PASS,
         ("data_stall", ""): Verdict.FAIL,
     }
     blocking, completion = the(judged, "checkpoint_blocking"), the(judged, "checkpoint_completion")
@@ -263,18 +303,25 @@ def test_the_figures_of_a_killed_run_are_judged_with_the_resolution_of_their_clo
 
 def test_the_worst_rank_and_the_worst_save_count() -> None:
     m = killed_run()
-    slow = replace(m.ranks[1], spans=tuple(
-        replace(s, end=s.end - 0.25) if s.kind == "checkpoint" and s.step == 8 else s for s in m.ranks[1].spans
-    ))
+    slow = replace(
+        m.ranks[1],
+        spans=tuple(
+            replace(s, end=s.end - 0.25) if s.kind == "checkpoint" and s.step == 8 else s for s in m.ranks[1].spans
+        ),
+    )
     assert account(replace(m, ranks=(m.ranks[0], slow))).events.saves[1].blocking == 0.75
     assert the(judge_full_run(replace(m, ranks=(m.ranks[0], slow)), []), "checkpoint_blocking").value == 0.75
 
 
 def test_recovery_waits_for_the_slowest_rank() -> None:
     m = killed_run()
-    quick = replace(m.ranks[0], spans=tuple(
-        replace(s, end=s.end - 0.25) if (s.kind, s.step, s.attempt) == ("step", 7, 2) else s for s in m.ranks[0].spans
-    ))
+    quick = replace(
+        m.ranks[0],
+        spans=tuple(
+            replace(s, end=s.end - 0.25) if (s.kind, s.step, s.attempt) == ("step", 7, 2) else s
+            for s in m.ranks[0].spans
+        ),
+    )
     assert account(replace(m, ranks=(quick, m.ranks[1]))).events.recovery == 9.25
 
 
@@ -288,8 +335,10 @@ def test_a_save_that_the_kill_interrupted_has_no_completion() -> None:
 @pytest.mark.parametrize(
     ("quantity", "why"),
     [
-        ("recovery", "no rank was killed in this run"), ("detection", "no rank was killed in this run"),
-        ("checkpoint_blocking", "no checkpoint was saved"), ("checkpoint_load", "no checkpoint was loaded"),
+        ("recovery", "no rank was killed in this run"),
+        ("detection", "no rank was killed in this run"),
+        ("checkpoint_blocking", "no checkpoint was saved"),
+        ("checkpoint_load", "no checkpoint was loaded"),
     ],
 )
 def test_what_is_required_but_did_not_happen_is_an_error(quantity: str, why: str) -> None:

@@ -49,7 +49,8 @@ def test_the_whole_interval_decides(value: float, low: float, high: float, verdi
 
 def test_an_upper_bound_is_judged_the_other_way_round() -> None:
     assert decide(120e-6, enclosed(110e-6, 130e-6), LATENCY, timing=True) == (
-        Verdict.FAIL, "latency 120 us [110, 130] is above the required <= 100 us",
+        Verdict.FAIL,
+        "latency 120 us [110, 130] is above the required <= 100 us",
     )
     assert decide(80e-6, enclosed(70e-6, LATENCY.value), LATENCY, timing=True)[0] is Verdict.PASS
 
@@ -102,7 +103,8 @@ def test_what_is_no_number_is_an_error(value: float, low: float, high: float, re
 def test_a_bound_that_is_no_number_is_an_error() -> None:
     broken = replace(BUSBW, value=-math.inf)
     assert decide(9e9, enclosed(8e9, 9e9), broken, timing=True) == (
-        Verdict.ERROR, "busbw cannot be judged: its bound is -inf",
+        Verdict.ERROR,
+        "busbw cannot be judged: its bound is -inf",
     )
 
 
@@ -119,7 +121,8 @@ def test_shares_are_shown_as_the_project_file_writes_them() -> None:
         decide(0.7, enclosed(0.65, 0.75), plain, timing=True)[1],
     ]
     assert reasons == [
-        "goodput 46 % [45, 47] meets the required >= 40 %", "efficiency 0.7 [0.65, 0.75] meets the required >= 0.6",
+        "goodput 46 % [45, 47] meets the required >= 40 %",
+        "efficiency 0.7 [0.65, 0.75] meets the required >= 0.6",
     ]
 
 
@@ -184,8 +187,13 @@ def test_a_stricter_bound_is_never_judged_better(ends: list[float], a: float, b:
 @pytest.mark.parametrize(
     ("value", "requirement", "expected"),
     [
-        (0.6e9, BUSBW, 0.2), (0.4e9, BUSBW, -0.2), (80e-6, LATENCY, 0.2), (150e-6, LATENCY, -0.5),
-        (1.0, bound("<=", 0.0), None), (math.nan, BUSBW, None), (1.0, bound("<=", math.inf), None),
+        (0.6e9, BUSBW, 0.2),
+        (0.4e9, BUSBW, -0.2),
+        (80e-6, LATENCY, 0.2),
+        (150e-6, LATENCY, -0.5),
+        (1.0, bound("<=", 0.0), None),
+        (math.nan, BUSBW, None),
+        (1.0, bound("<=", math.inf), None),
         (-1.0, bound(">=", -2.0), 0.5),
     ],
 )
@@ -194,8 +202,15 @@ def test_margin_is_a_signed_share_of_the_bound(value: float, requirement: Requir
 
 
 CASE = Case(
-    quantity="busbw", label="1 MiB", value=0.55e9, unit="B/s", interval=enclosed(0.52e9, 0.58e9), timing=True,
-    samples=(0.5e9, 0.6e9), per_rank={"0": 0.55e9}, note="slowest rank",
+    quantity="busbw",
+    label="1 MiB",
+    value=0.55e9,
+    unit="B/s",
+    interval=enclosed(0.52e9, 0.58e9),
+    timing=True,
+    samples=(0.5e9, 0.6e9),
+    per_rank={"0": 0.55e9},
+    note="slowest rank",
 )
 
 
@@ -234,8 +249,10 @@ def test_only_requirements_on_this_case_apply() -> None:
     here = conditions(nodes=2, layout="ddp")
     fits = require("memory", "peak", "<= 2 GiB", layout="ddp")
     others = (
-        require("memory", "peak", "<= 2 GiB", layout="fsdp"), require("memory", "headroom", ">= 10 %"),
-        require("memory", "peak", "<= 2 GiB", nodes=4), require("full_run", "recovery", "<= 60 s"),
+        require("memory", "peak", "<= 2 GiB", layout="fsdp"),
+        require("memory", "headroom", ">= 10 %"),
+        require("memory", "peak", "<= 2 GiB", nodes=4),
+        require("full_run", "recovery", "<= 60 s"),
     )
     assert applicable((*others, fits), "memory", "peak", here) == (fits,)
     assert applicable((*others, fits), "memory", "peak", here, nodes=4) == (others[2], fits)

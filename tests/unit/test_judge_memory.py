@@ -19,8 +19,15 @@ MIB = 1024 * 1024
 def rank(number: int = 0, peaks: tuple[int, ...] = (400, 412, 412), used: int = 600, **changes: Any) -> RankMemory:
     """Peaks and use in MiB of a device of 4000 MiB."""
     usual = RankMemory(
-        rank=number, step_peaks=tuple(peak * MIB for peak in peaks), reserved_peaks=(), device_used=used * MIB,
-        limit=4000 * MIB, limit_from="cgroup limit / 2 ranks", counted="tensors", parts={}, losses=(5.5, 5.4, 5.3),
+        rank=number,
+        step_peaks=tuple(peak * MIB for peak in peaks),
+        reserved_peaks=(),
+        device_used=used * MIB,
+        limit=4000 * MIB,
+        limit_from="cgroup limit / 2 ranks",
+        counted="tensors",
+        parts={},
+        losses=(5.5, 5.4, 5.3),
         data_digest="3fb1",
     )
     return replace(usual, **changes)
@@ -104,8 +111,12 @@ def test_a_single_rank_is_not_compared() -> None:
 @pytest.mark.parametrize(
     ("peaks", "grows"),
     [
-        ((400, 410, 420, 430), True), ((400, 410, 420), True), ((400, 500, 500, 500), False),
-        ((400, 410, 420, 420), False), ((400, 410), False), ((1000, 1000, 1004, 1008), False),
+        ((400, 410, 420, 430), True),
+        ((400, 410, 420), True),
+        ((400, 500, 500, 500), False),
+        ((400, 410, 420, 420), False),
+        ((400, 410), False),
+        ((1000, 1000, 1004, 1008), False),
     ],
 )
 def test_a_peak_that_rises_in_every_step_is_growth(peaks: tuple[int, ...], grows: bool) -> None:

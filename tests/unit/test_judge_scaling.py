@@ -21,11 +21,17 @@ EFFICIENCY = require("scaling", "efficiency", ">= 0.6", nodes=2)
 
 def run(nodes: int, step: float, *, ranks: dict[str, Any] | None = None, **under: Any) -> ScalingRun:
     """Ten steps of `step` seconds on the slowest rank, the last; the others take 90 % of that."""
+
     def one(rank: int) -> RankTraining:
         seconds = step if rank == nodes - 1 else 0.9 * step
         usual = RankTraining(
-            rank=rank, warmup_seconds=(5 * step,), step_seconds=(seconds,) * 10, data_seconds=(0.0,) * 10,
-            work_seconds=10 * seconds, tokens_per_step=8192, losses=(5.5, *(5.0 - 0.1 * i for i in range(10))),
+            rank=rank,
+            warmup_seconds=(5 * step,),
+            step_seconds=(seconds,) * 10,
+            data_seconds=(0.0,) * 10,
+            work_seconds=10 * seconds,
+            tokens_per_step=8192,
+            losses=(5.5, *(5.0 - 0.1 * i for i in range(10))),
             data_digest="3fb1",
         )
         return replace(usual, **(ranks or {}))
@@ -49,9 +55,14 @@ def interleaved(base: float, candidate: float, noise: Sequence[float] = NOISE, *
 def test_step_time_throughput_and_work_of_each_point_by_hand() -> None:
     judged = judge_scaling(interleaved(0.2, 0.125), [])
     assert {(j.quantity, j.label): round(j.value or 0, 6) for j in judged} == {
-        ("step_time", "1 node"): 0.2, ("throughput", "1 node"): 40960, ("time_to_fixed_work", "1 node"): 2.0,
-        ("step_time", "2 nodes"): 0.125, ("throughput", "2 nodes"): 65536, ("time_to_fixed_work", "2 nodes"): 1.25,
-        ("speedup", "2 nodes"): 1.6, ("efficiency", "2 nodes"): 0.8,
+        ("step_time", "1 node"): 0.2,
+        ("throughput", "1 node"): 40960,
+        ("time_to_fixed_work", "1 node"): 2.0,
+        ("step_time", "2 nodes"): 0.125,
+        ("throughput", "2 nodes"): 65536,
+        ("time_to_fixed_work", "2 nodes"): 1.25,
+        ("speedup", "2 nodes"): 1.6,
+        ("efficiency", "2 nodes"): 0.8,
     }
     assert {j.verdict for j in judged} == {Verdict.MEASURED}
     assert {j.unit for j in judged if j.quantity == "throughput"} == {"tokens/s"}

@@ -55,8 +55,10 @@ def check_form(root: ElementTree.Element) -> None:
 
 
 def keys_of(case: ElementTree.Element) -> dict[str, str]:
-    return {each.attrib["name"].removeprefix("clusterqual."): each.attrib["value"]
-            for each in case.findall("properties/property")}
+    return {
+        each.attrib["name"].removeprefix("clusterqual."): each.attrib["value"]
+        for each in case.findall("properties/property")
+    }
 
 
 def test_the_whole_run_is_read_back_by_junitparser(tmp_path: Path) -> None:
@@ -68,16 +70,23 @@ def test_the_whole_run_is_read_back_by_junitparser(tmp_path: Path) -> None:
     assert [(each.name, each.value) for each in suite.properties()] == [("project", "demo")]
     cases = {case.name: case for case in suite}
     assert {name: [type(result) for result in case.result] for name, case in cases.items()} == {
-        "test_memory[ddp]": [], "test_fabric[all_reduce-world]": [Failure], "test_fabric[send_recv-inter_node]": [],
-        "test_scaling[ddp-2]": [Skipped], "test_full_run[ddp-async]": [],
+        "test_memory[ddp]": [],
+        "test_fabric[all_reduce-world]": [Failure],
+        "test_fabric[send_recv-inter_node]": [],
+        "test_scaling[ddp-2]": [Skipped],
+        "test_full_run[ddp-async]": [],
     }
     assert {case.classname for case in suite} == {"qualification.test_qualification"}
 
 
 @pytest.mark.parametrize(
     ("verdict", "kind", "type_"),
-    [(Verdict.FAIL, Failure, "fail"), (Verdict.UNDECIDED, Failure, "undecided"), (Verdict.ERROR, Error, "error"),
-     (Verdict.BLOCKED, Skipped, "blocked")],
+    [
+        (Verdict.FAIL, Failure, "fail"),
+        (Verdict.UNDECIDED, Failure, "undecided"),
+        (Verdict.ERROR, Error, "error"),
+        (Verdict.BLOCKED, Skipped, "blocked"),
+    ],
 )
 def test_verdicts_become_results(tmp_path: Path, verdict: Verdict, kind: type, type_: str) -> None:
     written(tmp_path, record(verdict=verdict, reason="because of that"))
@@ -91,7 +100,8 @@ def test_a_number_without_a_requirement_is_skipped_and_said(tmp_path: Path) -> N
     skipped = written(tmp_path, *measured_sizes("test_fabric[x]", 4096, 2, 20e6)).find(".//skipped")
     assert skipped is not None
     assert skipped.attrib == {
-        "type": "measured", "message": "busbw 4 KiB 20 MB/s: no requirement in the project file",
+        "type": "measured",
+        "message": "busbw 4 KiB 20 MB/s: no requirement in the project file",
     }
     assert "busbw 16 KiB 40 MB/s" in str(skipped.text)
 
@@ -102,8 +112,11 @@ def test_a_pass_has_no_result_even_beside_bare_numbers(tmp_path: Path) -> None:
 
 
 def test_a_test_is_as_good_as_its_worst_record(tmp_path: Path) -> None:
-    both = [passed("test_fabric[x]", "fabric"), record("test_fabric[x]", reason="slow"),
-            record("test_fabric[x]", verdict=Verdict.UNDECIDED, reason="unsure")]
+    both = [
+        passed("test_fabric[x]", "fabric"),
+        record("test_fabric[x]", reason="slow"),
+        record("test_fabric[x]", verdict=Verdict.UNDECIDED, reason="unsure"),
+    ]
     root = written(tmp_path, *both)
     failure = root.find(".//failure")
     assert failure is not None
@@ -126,8 +139,10 @@ def test_records_of_one_test_are_told_apart_by_a_number(tmp_path: Path) -> None:
 def test_time_of_one_measurement_counts_once(tmp_path: Path) -> None:
     root = written(
         tmp_path,
-        record("a", seconds=2.0, measurement="m0001"), record("a", seconds=2.0, measurement="m0001"),
-        record("a", seconds=0.5, measurement="m0002"), record("b", seconds=float("nan"), measurement="m0003"),
+        record("a", seconds=2.0, measurement="m0001"),
+        record("a", seconds=2.0, measurement="m0001"),
+        record("a", seconds=0.5, measurement="m0002"),
+        record("b", seconds=float("nan"), measurement="m0003"),
     )
     assert [case.attrib["time"] for case in root.iter("testcase")] == ["2.5", "0.0"]
 
@@ -143,19 +158,42 @@ def test_properties_hold_the_whole_record() -> None:
     said = dict(pairs)
     assert len(said) == len(pairs)
     wanted: dict[str, Any] = {
-        "criterion": "fabric", "quantity": "busbw", "label": "1 MiB", "value": 0.41e9, "unit": "B/s",
-        "interval_low": 0.39e9, "interval_high": 0.43e9, "interval_kind": "median",
-        "requirement": ">= 80 % of expected", "requirement_value": 0.5e9, "requirement_source": "clusterqual.yaml:15",
+        "criterion": "fabric",
+        "quantity": "busbw",
+        "label": "1 MiB",
+        "value": 0.41e9,
+        "unit": "B/s",
+        "interval_low": 0.39e9,
+        "interval_high": 0.43e9,
+        "interval_kind": "median",
+        "requirement": ">= 80 % of expected",
+        "requirement_value": 0.5e9,
+        "requirement_source": "clusterqual.yaml:15",
         "expected_from": "1 NIC x 625 MB/s",
-        "verdict": "FAIL", "margin": -0.18, "reason": full.judgement.reason, "measurement": "m0001",
-        "nodes": 2, "nproc_per_node": 1, "ranks": 2, "hosts": "node0,node1", "simulated": "true",
-        "oversubscribed": "false", "device": "cpu", "device_name": "AMD EPYC 9654", "backend": "gloo", "layout": "ddp",
-        "workload": "9f2c", "collective": "all_reduce", "bytes": 1048576, "group": "world",
-        "versions.torch": "2.13.0", "versions.python": "3.11.2",
+        "verdict": "FAIL",
+        "margin": -0.18,
+        "reason": full.judgement.reason,
+        "measurement": "m0001",
+        "nodes": 2,
+        "nproc_per_node": 1,
+        "ranks": 2,
+        "hosts": "node0,node1",
+        "simulated": "true",
+        "oversubscribed": "false",
+        "device": "cpu",
+        "device_name": "AMD EPYC 9654",
+        "backend": "gloo",
+        "layout": "ddp",
+        "workload": "9f2c",
+        "collective": "all_reduce",
+        "bytes": 1048576,
+        "group": "world",
+        "versions.torch": "2.13.0",
+        "versions.python": "3.11.2",
         "finding": "link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
-                   "check next: the NIC counters and cable of node1",
+        "check next: the NIC counters and cable of node1",
         "finding_2": "node0 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
-                     "check next: the NIC counters and cable of node1",
+        "check next: the NIC counters and cable of node1",
     }
     assert said == {f"clusterqual.{key}": str(value) for key, value in wanted.items()}
 
@@ -164,14 +202,25 @@ def test_zero_is_a_value_and_none_is_not() -> None:
     said = dict(properties(record(value=0.0, margin=0.0, interval=None)))
     assert (said["clusterqual.value"], said["clusterqual.margin"]) == ("0.0", "0.0")
     blocked = dict(properties(without_value("t", "scaling", Verdict.BLOCKED, "fabric did not pass")))
-    assert blocked == {"clusterqual.criterion": "scaling", "clusterqual.unit": "1", "clusterqual.verdict": "BLOCKED",
-                       "clusterqual.reason": "fabric did not pass"}
+    assert blocked == {
+        "clusterqual.criterion": "scaling",
+        "clusterqual.unit": "1",
+        "clusterqual.verdict": "BLOCKED",
+        "clusterqual.reason": "fabric did not pass",
+    }
 
 
 def test_every_character_is_survived(tmp_path: Path) -> None:
     every = "".join(map(chr, [*range(0x300), 0xD800, 0xDFFF, 0xFFFE, 0xFFFF, 0x1F600])) + "</failure>]]>&<!--\"'"
-    evil = record(f"a.py::test[{every}]", every, quantity=every, label=every, reason=every,
-                  findings=(finding(evidence=every),), under=conditions(hosts=(every,), versions={every: every}))
+    evil = record(
+        f"a.py::test[{every}]",
+        every,
+        quantity=every,
+        label=every,
+        reason=every,
+        findings=(finding(evidence=every),),
+        under=conditions(hosts=(every,), versions={every: every}),
+    )
     (case,) = written(tmp_path, evil, **{"k": every}).iter("testcase")
     assert "\\x1b" in case.attrib["name"]
     assert "\\ud800" in case.attrib["name"]

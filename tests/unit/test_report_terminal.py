@@ -122,8 +122,11 @@ def test_passed_sizes_share_the_row_of_the_tightest() -> None:
 
 
 def test_what_did_not_pass_is_never_left_out() -> None:
-    failing = [record(label=f"{size // 1024} KiB", verdict=verdict)
-               for verdict in (Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR) for size in sizes(1024, 2)]
+    failing = [
+        record(label=f"{size // 1024} KiB", verdict=verdict)
+        for verdict in (Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
+        for size in sizes(1024, 2)
+    ]
     text = shown(*failing)
     assert "more in records.jsonl" not in text.split("\n\n")[0]
     assert [text.count(f"busbw {label}") for label in ("1 KiB", "4 KiB")] == [3, 3]
@@ -135,8 +138,21 @@ def test_sizes_of_two_tests_do_not_share_a_row() -> None:
 
 
 def test_node_counts_of_scaling_keep_their_rows() -> None:
-    points = [record("test_scaling[ddp]", "scaling", quantity="step_time", label=f"{n} nodes", value=1.0 / n, unit="s",
-                     verdict=Verdict.MEASURED, requirement=None, margin=None, interval=None) for n in (1, 2, 4)]
+    points = [
+        record(
+            "test_scaling[ddp]",
+            "scaling",
+            quantity="step_time",
+            label=f"{n} nodes",
+            value=1.0 / n,
+            unit="s",
+            verdict=Verdict.MEASURED,
+            requirement=None,
+            margin=None,
+            interval=None,
+        )
+        for n in (1, 2, 4)
+    ]
     text = shown(*points)
     assert text.count("step_time") == 3
     assert "more in" not in text
@@ -158,8 +174,16 @@ def test_the_worst_record_speaks_for_its_criterion() -> None:
 
 
 def test_wrong_results_go_before_slow_ones() -> None:
-    wrong = record(quantity="wrong_elements", label="", value=3.0, unit="1", interval=None, requirement=None,
-                   margin=None, reason="3 wrong elements")
+    wrong = record(
+        quantity="wrong_elements",
+        label="",
+        value=3.0,
+        unit="1",
+        interval=None,
+        requirement=None,
+        margin=None,
+        reason="3 wrong elements",
+    )
     assert "all_reduce-world: 3 wrong elements (+1 more FAIL)" in shown(record(margin=-0.9), wrong)
 
 
@@ -177,8 +201,14 @@ def test_the_finding_of_the_worst_is_shown_and_the_others_counted() -> None:
 
 
 def test_notes_say_what_the_numbers_may_owe_to() -> None:
-    text = flat(shown(record(under=conditions(oversubscribed=True)), record(under=loaded(0.18)),
-                      record(under=loaded(0.31)), record(under=loaded(0.02, "node0"))))
+    text = flat(
+        shown(
+            record(under=conditions(oversubscribed=True)),
+            record(under=loaded(0.18)),
+            record(under=loaded(0.31)),
+            record(under=loaded(0.02, "node0")),
+        )
+    )
     assert "ranks share cores (oversubscribed)" in text
     assert "node1 was loaded by other work (31 % of its cores' time)" in text
     assert "node0 was loaded" not in text
@@ -204,9 +234,16 @@ def test_criteria_of_users_own_tests_come_last() -> None:
 
 def test_outside_text_cannot_steer_the_terminal() -> None:
     evil = "node\x1b[2J\x07\u202e\n[bold]x[/bold]\x9b31m\u2028"
-    bad = record(f"test_fabric[{evil}]", evil, quantity=evil, label=evil, reason=evil,
-                 requirement=demand(evil, 1, "B/s"),
-                 findings=(finding(suspect=evil, evidence=evil),), under=conditions(hosts=(evil,), backend=evil))
+    bad = record(
+        f"test_fabric[{evil}]",
+        evil,
+        quantity=evil,
+        label=evil,
+        reason=evil,
+        requirement=demand(evil, 1, "B/s"),
+        findings=(finding(suspect=evil, evidence=evil),),
+        under=conditions(hosts=(evil,), backend=evil),
+    )
     message = failure_message([bad.judgement], bad.conditions)
     for text in (shown(bad, width=300), message, progress_line(evil, 1, 0, 1, None)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", text)
@@ -230,8 +267,12 @@ def test_failure_message_is_worst_first_with_the_source_of_each_demand() -> None
         [
             judgement(label="4 MiB", verdict=Verdict.UNDECIDED, reason="straddles", margin=0.02),
             judgement(label="16 MiB", verdict=Verdict.PASS, reason="fine", margin=0.2, findings=()),
-            judgement(label="1 MiB", margin=-0.1, reason="below",
-                      requirement=demand(">= 80 % of expected", 0.5e9, "B/s", 15, "1 NIC x 625 MB/s")),
+            judgement(
+                label="1 MiB",
+                margin=-0.1,
+                reason="below",
+                requirement=demand(">= 80 % of expected", 0.5e9, "B/s", 15, "1 NIC x 625 MB/s"),
+            ),
             judgement(label="64 KiB", verdict=Verdict.MEASURED, requirement=None, margin=None, reason="-", findings=()),
             judgement(label="2 MiB", margin=-0.4, reason="far below"),
         ],
@@ -256,8 +297,15 @@ def test_failure_message_without_conditions_has_no_line_for_them() -> None:
 
 @pytest.mark.parametrize(
     ("left", "text"),
-    [(None, ""), (0.0, ""), (float("nan"), ""), (11.2, ", about 12 s left"), (89.9, ", about 90 s left"),
-     (91.0, ", about 2 min left"), (7200.0, ", about 2.0 h left")],
+    [
+        (None, ""),
+        (0.0, ""),
+        (float("nan"), ""),
+        (11.2, ", about 12 s left"),
+        (89.9, ", about 90 s left"),
+        (91.0, ", about 2 min left"),
+        (7200.0, ", about 2.0 h left"),
+    ],
 )
 def test_progress_line(left: float | None, text: str) -> None:
     line = progress_line("fabric all_reduce-world", 4, 3, 8, left)

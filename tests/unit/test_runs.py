@@ -16,8 +16,13 @@ from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.model.record import SCHEMA
 from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
 
-ENVIRONMENT = {"project": "demo", "argv": ["pytest", "--nodes", "2"], "versions": {"torch": "2.13.0"},
-               "hosts": ["node0"], "started": "2026-11-30T01:48:24Z"}
+ENVIRONMENT = {
+    "project": "demo",
+    "argv": ["pytest", "--nodes", "2"],
+    "versions": {"torch": "2.13.0"},
+    "hosts": ["node0"],
+    "started": "2026-11-30T01:48:24Z",
+}
 
 
 def made(path: Path) -> RunFolder:
@@ -324,11 +329,27 @@ def test_a_folder_that_could_not_be_made_whole_can_be_tried_again(
 
 
 def test_environment_variables_are_the_useful_ones_without_secrets() -> None:
-    kept = {"NCCL_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "eth0", "TORCH_NCCL_BLOCKING_WAIT": "1", "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": "7"}
-    dropped = {"HOME": "/root", "AWS_ACCESS": "x", "SLURM_JWT": "x", "SLURM_CRED_TOKEN": "x", "NCCL_api_key": "x",
-               "TORCH_HUB_PASSWORD": "x", "CUDA_SECRET": "x", "SLURM_CREDENTIALS": "x", "MY_NCCL_DEBUG": "x",
-               "TORCH_PROXY": "http://me:hunter2@proxy:80", "nccl_debug": "x"}
+    kept = {
+        "NCCL_DEBUG": "INFO",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "SLURM_JOB_ID": "7",
+    }
+    dropped = {
+        "HOME": "/root",
+        "AWS_ACCESS": "x",
+        "SLURM_JWT": "x",
+        "SLURM_CRED_TOKEN": "x",
+        "NCCL_api_key": "x",
+        "TORCH_HUB_PASSWORD": "x",
+        "CUDA_SECRET": "x",
+        "SLURM_CREDENTIALS": "x",
+        "MY_NCCL_DEBUG": "x",
+        "TORCH_PROXY": "http://me:hunter2@proxy:80",
+        "nccl_debug": "x",
+    }
     assert environment_variables({**dropped, **kept}) == kept
 
 

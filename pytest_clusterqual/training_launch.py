@@ -1,0 +1,124 @@
+"""A full run: one launch in which torchrun itself restarts what dies, watched from outside."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_clusterqual.errors import JobError, MeasurementError
+from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
+from pytest_clusterqual.launch.process import NodeProcess
+from pytest_clusterqual.model.codec import from_json
+from pytest_clusterqual.model.measurement import RankRun
+from pytest_clusterqual.model.project import LauncherOptions
+from pytest_clusterqual.model.topology import RankPlace, check_world
+from pytest_clusterqual.wire import Wire
+from pytest_clusterqual.world import Progress, RankResult
+
+# Agents leave within a second or two of their last rank.
+_LEAVE_SECONDS = 15.0
+
+
+def train(
+    launcher: Launcher,
+    nodes: Sequence[NodePlan],
+    nproc_per_node: int,
+    args: Mapping[str, Any],
+    *,
+    max_restarts: int,
+    limits: LauncherOptions,
+    logs: Path,
+    tell: Callable[[Progress], None],
+    what: str,
+) -> tuple[tuple[RankRun, ...], list[RankPlace], list[RankResult]]:
+    """Run `rank.full_run` to its end and return what each rank logged, where it was, what load it saw.
+
+    Raises:
+        JobError: the run failed for good or did not end in time.
+        LaunchError: another world answered than was asked for.
+    """
+    size = len(nodes) * nproc_per_node
+    plan = LaunchPlan(
+        nodes=tuple(nodes), nproc_per_node=nproc_per_node, device=launcher.device, mode="train",
+        launch=secrets.token_hex(4), store=("", 0), interface=launcher.interface, max_restarts=max_restarts,
+        timeout=limits.start_timeout,
+    )  # fmt: skip
+    hosts = [node.host for node in nodes]
+    wire = Wire(launcher, plan, logs=logs)
+    try:
+        order = {
+            "args": dict(args), "timeout": limits.job_timeout,
+            "nodes": [node.name for node in nodes for _ in range(nproc_per_node)],
+            "ranks_on_host": max(hosts.count(host) for host in hosts) * nproc_per_node,
+        }  # fmt: skip
+        wire.channel.put("train", order)
+        _wait(wire, time.monotonic() + limits.start_timeout + limits.job_timeout, size, tell, what)
+        answers = [wire.channel.get(f"result/{rank}") for rank in range(size)]
+        clocks = _clocks(wire.launch.processes)
+    finally:
+        wire.close()
+    places = [from_json(RankPlace, answer["place"], where=f"rank {rank}") for rank, answer in enumerate(answers)]
+    check_world(
+        places, nodes=[node.name for node in nodes], nproc_per_node=nproc_per_node, device=launcher.device,
+        backend="nccl" if launcher.device == "cuda" else "gloo",
+    )  # fmt: skip
+    # The guard's clock saw the whole launch, a rank only its own attempts.
+    runs = tuple(
+        from_json(RankRun, {**answer["value"], **clocks[place.node]}, where=str(place))
+        for place, answer in zip(places, answers, strict=True)
+    )
+    results = [
+        RankResult(rank=rank, value=None, seconds=0.0, taken=tuple(answer["taken"]))
+        for rank, answer in enumerate(answers)
+    ]
+    return runs, places, results
+
+
+def _wait(wire: Wire, deadline: float, size: int, tell: Callable[[Progress], None], what: str) -> None:
+    while not wire.channel.has("ready"):
+        time.sleep(0.02)
+        codes = [process.poll() for process in wire.launch.processes]
+        if time.monotonic() > deadline or any(codes) or None not in codes:
+            if wire.channel.has("ready"):  # the last rank answered while its agent was leaving
+                return
+            raise _failure(wire.launch.processes, what, late=time.monotonic() > deadline)
+        done = total = 0.0
+        if wire.channel.has("progress"):
+            _rank, done, total, _detail = wire.channel.get("progress")
+        tell(Progress(what, size, done, total))
+
+
+def _clocks(processes: Sequence[NodeProcess]) -> dict[str, dict[str, float]]:
+    """When the agent of each node began and ended, by the monotonic clock of its own host."""
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    clocks = {}
+    for process in processes:
+        first, last = process.event("began"), process.event("ended")
+        if first is None or last is None:
+            raise MeasurementError(
+                f"the agent on {process.node.name} did not end within {_LEAVE_SECONDS:g} s of its last rank, "
+                "so the run has no end to be measured to"
+            )
+        clocks[process.node.name] = {"began": first.data["monotonic"], "ended": last.data["monotonic"]}
+    return clocks
+
+
+def _failure(processes: Sequence[NodeProcess], what: str, *, late: bool) -> JobError:
+    told, culprits = [], []
+    for process in processes:
+        for local_rank, code in process.agent_saw().items():
+            name = f"local rank {local_rank} on {process.node.name}"
+            told.append(f"{name} ended with exit code {code}")
+            culprits.append(name)
+    first = next((process for process in processes if process.agent_saw()), processes[0])
+    why = "did not end within its time limit" if late else "failed"
+    return JobError(
+        f"{what} {why}: {'; '.join(told) or 'no rank is known to have died'}\n"
+        f"last lines of {first.node.name}:\n{first.tail(3000).strip()}",
+        culprits=culprits,
+    )
