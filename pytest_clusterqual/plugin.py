@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "criterion(name, needs=()): a qualification test of memory, fabric, scaling or full_run, parametrized from the "
         "project file; it is BLOCKED unless the criteria in `needs` passed",
     )
-    if config.getoption("--nodes") and _distributes(config):
+    if option(config, "--nodes") and _distributes(config):
         raise pytest.UsageError(
             "qualification tests cannot be spread over xdist workers: two measurements must not share a node; "
             "run them without -n"

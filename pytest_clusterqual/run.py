@@ -22,6 +22,7 @@ from pytest_clusterqual.criteria import Case
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.read.project import load_project
@@ -181,7 +182,18 @@ class Qualification:
         criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         assert self.folder is not None
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
+        self._note_machine(measurement.conditions)
         return measurement
+
+    def _note_machine(self, conditions: Conditions) -> None:
+        """Add to the recorded environment what only the ranks could tell, once."""
+        assert self.folder is not None
+        if "hosts" not in self.folder.environment:
+            links = self.session.topology.links
+            self.folder.update_environment({
+                "hosts": list(conditions.hosts), "device": conditions.device, "device_name": conditions.device_name,
+                "backend": conditions.backend, "versions": conditions.versions, "links": to_json(links),
+            })  # fmt: skip
 
     def record(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.errors import JobError, MeasurementError
 from pytest_clusterqual.launch.plan import Launcher
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import (
@@ -91,10 +91,12 @@ class Session:
         Raises:
             JobError: a rank raised, died or hung; LaunchError: the ranks could not be had.
         """
+        count = len(self._nodes) if nodes is None else nodes
+        if not 1 <= count <= len(self._nodes):
+            raise JobError(f"{function}: got nodes={count}, want 1 to {len(self._nodes)}: this run has no more")
         if fresh and self._world is not None:
             self._world.fresh()
         world = self._ready()
-        count = len(self._nodes) if nodes is None else nodes
         chosen = [
             place.rank for name in self.topology.nodes[:count] for place in world.rank_map.places if place.node == name
         ]

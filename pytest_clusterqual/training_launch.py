@@ -63,7 +63,7 @@ def train(
     places = [from_json(RankPlace, answer["place"], where=f"rank {rank}") for rank, answer in enumerate(answers)]
     check_world(
         places, nodes=[node.name for node in nodes], nproc_per_node=nproc_per_node, device=launcher.device,
-        backend="nccl" if launcher.device == "cuda" else "gloo",
+        backend="nccl" if launcher.device == "cuda" else "gloo", hosts=hosts,
     )  # fmt: skip
     # The guard's clock saw the whole launch, a rank only its own attempts.
     runs = tuple(

@@ -132,8 +132,8 @@ def describe(
     else:
         culprits = [rank for rank, answer in answers.items() if answer.error]
         told = [f"{name[rank]}: {answers[rank].error}" for rank in culprits]
-    within = f" within {timeout:g} s" if timeout is not None else ""
-    lines = [f"{what} failed{within}: " + "; ".join(told)]
+    ended = "failed" if timeout is None else f"did not end within its limit of {timeout:g} s"
+    lines = [f"{what} {ended}: " + "; ".join(told)]
     lines += [f"traceback of {name[rank]}:\n{answers[rank].traceback.rstrip()}" for rank in raised[:3]]
     if timeout is not None:
         lines += [

@@ -191,7 +191,8 @@ class World:
         places = [from_json(RankPlace, self._channel.get(key), where=key) for key in keys]
         check_world(
             places,
-            nodes=[n.name for n in self.nodes],
+            nodes=[node.name for node in self.nodes],
+            hosts=hosts,
             nproc_per_node=self.nproc_per_node,
             device=self.device,
             backend=self.backend,

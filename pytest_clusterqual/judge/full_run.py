@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, rank_name
-from pytest_clusterqual.judge.ledger import Ledger, account, category, killed_mark, last_attempts
+from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, judge_quantity, rank_name
+from pytest_clusterqual.judge.ledger import CATEGORIES, Ledger, account, category, killed_mark, last_attempts
 from pytest_clusterqual.judge.statistics import median, steady_start
 from pytest_clusterqual.model.measurement import FullRunMeasurement
 from pytest_clusterqual.model.record import Interval, Judgement
@@ -70,7 +70,36 @@ def judge_full_run(
             note="; ".join(filter(None, (figure.note, _story(m, ledger)))),
         )
         judgements += judge_each(case, required)
-    return tuple(judgements)
+    return (*judgements, *_accounts(m, ledger))
+
+
+def _accounts(m: FullRunMeasurement, ledger: Ledger) -> list[Judgement]:
+    """The steps done again, and the seconds of each category: of one rank, so that they add up to its wall clock."""
+    told = max(ledger.ranks, key=lambda r: abs(r.seconds["residual"]))
+    lost = ledger.events.steps_lost
+    note = f"seconds of {rank_name(m.conditions, told.rank)}; with all others they add up to {told.wall:.4g} s"
+    count = Interval(low=lost, high=lost, kind="count")
+    cases = [
+        Case(
+            quantity="steps_lost", label="", value=lost, unit="1", interval=count, timing=False, note=_story(m, ledger)
+        )
+    ]
+    for name in CATEGORIES:
+        value = told.seconds[name]
+        spread = Interval(low=value - CLOCK, high=value + CLOCK, kind="resolution", samples=1)
+        cases.append(
+            Case(
+                quantity="time",
+                label=name,
+                value=value,
+                unit="s",
+                interval=spread,
+                timing=True,
+                note=note,
+                per_rank={str(r.rank): r.seconds[name] for r in ledger.ranks},
+            )
+        )
+    return [judge_quantity(case) for case in cases]
 
 
 def _figures(m: FullRunMeasurement, ledger: Ledger, steady: float) -> dict[str, _Figure]:

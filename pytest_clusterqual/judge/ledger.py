@@ -325,6 +325,9 @@ def _rank_ledger(run: RankRun, outage: _Outage | None) -> RankLedger:
     if outage is not None:
         seconds["detection"] += _uncovered(run.spans, outage.struck, outage.known)
         seconds["restart"] += _uncovered(run.spans, outage.known, outage.begun)
+    # A run ends with its agent: what comes after the last rank has let go of its group is teardown, too.
+    if ends := [span.end for span in run.spans if span.kind == "teardown"]:
+        seconds["teardown"] += max(run.ended - max(ends), 0.0)
     wall = run.ended - run.began
     seconds["residual"] = wall - sum(seconds.values())
     return RankLedger(rank=run.rank, wall=wall, seconds=seconds)

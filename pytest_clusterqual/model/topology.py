@@ -87,9 +87,17 @@ class RankMap:
 
 
 def check_world(
-    places: Sequence[RankPlace], *, nodes: Sequence[str], nproc_per_node: int, device: str, backend: str
+    places: Sequence[RankPlace],
+    *,
+    nodes: Sequence[str],
+    hosts: Sequence[str],
+    nproc_per_node: int,
+    device: str,
+    backend: str,
 ) -> None:
     """World check, second half: what answered is what was asked for, rank by rank.
+
+    `hosts` holds the host of each of `nodes`.
 
     Raises:
         LaunchError: names the rank, its node, what it is and what was asked for.
@@ -101,8 +109,11 @@ def check_world(
         count = sum(place.node == node for place in places)
         if count != nproc_per_node:
             raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}")
+    host_of = dict(zip(nodes, hosts, strict=True))
     first = places[0]
     for place in places:
+        if place.host != host_of[place.node]:
+            raise LaunchError(f"{place} answered from {place.host}, asked was {host_of[place.node]}")
         if place.device.partition(":")[0] != device or place.backend != backend:
             raise LaunchError(f"{place} uses {place.device} over {place.backend}, asked were {device} over {backend}")
         odd = sorted(

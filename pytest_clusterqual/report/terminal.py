@@ -217,6 +217,8 @@ def _closing(
     for criterion, group in criteria.items():
         verdict = worst([record.judgement.verdict for record in group])
         lines.append((criterion, f"{verdict!s:<9} {_because(group, verdict)}".rstrip(), _STYLES[verdict]))
+    for test in dict.fromkeys(record.test for record in records if record.judgement.quantity == "time"):
+        lines.append(("ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""))
     if findings := _findings(records):
         more = f" (+{len(findings) - 1} more in records.jsonl)" if len(findings) > 1 else ""
         lines.append(("look at", text.finding_line(findings[0]) + more, ""))
@@ -239,6 +241,14 @@ def _closing(
             )
         )
     return [*lines, ("records", text.visible(run_folder), "")]
+
+
+def _ledger(records: Sequence[Record], test: str) -> str:
+    """Where the wall clock of a full run went; its parts add up, the residual included."""
+    parts = [r.judgement for r in records if r.test == test and r.judgement.quantity == "time"]
+    seconds = {text.visible(part.label): part.value for part in parts if part.value is not None}
+    told = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if abs(value) >= 0.005)
+    return f"{sum(seconds.values()):.2f} s = {told}"
 
 
 def _because(group: Sequence[Record], verdict: Verdict) -> str:

@@ -168,6 +168,7 @@ def place(rank: int, **other: object) -> RankPlace:
     [
         ([place(0)], r"asked for ranks 0 to 1, got \[0\]"),
         ([place(0), place(1, node="node0")], "node0 has 2 ranks, asked were 1"),
+        ([place(0), place(1, host="i")], "rank 1 on node1 answered from i, asked was h"),
         ([place(0), place(1, device="cuda:0")], "rank 1 on node1 uses cuda:0 over gloo, asked were cpu over gloo"),
         ([place(0), place(1, backend="mpi")], "rank 1 on node1 uses cpu over mpi, asked were cpu over gloo"),
         (
@@ -177,16 +178,22 @@ def place(rank: int, **other: object) -> RankPlace:
     ],
 )
 def test_the_world_that_answered_is_checked(places: list[RankPlace], told: str) -> None:
-    check_world([place(0), place(1)], nodes=["node0", "node1"], nproc_per_node=1, device="cpu", backend="gloo")
+    asked = {"nodes": ["node0", "node1"], "hosts": ["h", "h"], "nproc_per_node": 1, "device": "cpu", "backend": "gloo"}
+    check_world([place(0), place(1)], **asked)
     with pytest.raises(LaunchError, match=told):
-        check_world(places, nodes=["node0", "node1"], nproc_per_node=1, device="cpu", backend="gloo")
+        check_world(places, **asked)
 
 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
     same = {"device": "cuda:0", "backend": "nccl", "node": "node0"}
     with pytest.raises(LaunchError, match="two ranks use the same GPU: rank 0 on node0: h cuda:0, rank 1 on node0"):
         check_world(
-            [place(0, **same), place(1, **same)], nodes=["node0"], nproc_per_node=2, device="cuda", backend="nccl"
+            [place(0, **same), place(1, **same)],
+            nodes=["node0"],
+            hosts=["h"],
+            nproc_per_node=2,
+            device="cuda",
+            backend="nccl",
         )
 
 

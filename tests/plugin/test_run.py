@@ -105,6 +105,9 @@ def test_the_environment_is_recorded_without_secrets(run: Run) -> None:
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["argv"].startswith("pytest ")
     assert "workload:" in environment["project_file"]
+    assert environment["versions"]["torch"]
+    assert environment["device"] == "cpu"
+    assert len(environment["hosts"]) == 1
     assert "SECRET" not in json.dumps(environment)
 
 

@@ -106,8 +106,8 @@ def test_the_ledger_of_a_quiet_run_by_hand() -> None:
         "init": 5.0,
         "data": 2.5,
         "kept": 10.0,
-        "teardown": 0.5,
-        "residual": 0.125,
+        "teardown": 0.625,
+        "residual": 0.0,
     }
     assert ledger.events.detection is ledger.events.restart is ledger.events.recovery is ledger.events.load is None
     assert (ledger.events.steps_lost, ledger.events.saves) == (0, ())
@@ -126,8 +126,8 @@ def test_the_ledger_of_a_killed_run_by_hand() -> None:
         "finish": 0.25,
         "detection": 0.25,
         "restart": 2.0,
-        "teardown": 0.5,
-        "residual": 0.125,
+        "teardown": 0.625,
+        "residual": 0.0,
     }
     assert victim.seconds == {**survivor.seconds, "init": 7.0, "restart": 2.25}
     assert ledger.wall == survivor.wall == victim.wall == 27.625
@@ -195,7 +195,7 @@ def test_a_span_that_the_failure_cut_short_is_not_counted_twice() -> None:
     broken = Span(kind="step", attempt=1, start=13.0, end=13.25, step=7)
     survivor = account(replace(m, ranks=(replace(m.ranks[0], spans=(*m.ranks[0].spans, broken)), m.ranks[1]))).ranks[0]
     assert (survivor.seconds["lost"], survivor.seconds["detection"]) == (2.25, 0.0)
-    assert survivor.seconds["residual"] == 0.125
+    assert survivor.seconds["residual"] == 0.0
 
 
 def test_without_a_survivor_detection_ends_with_the_first_new_process() -> None:
@@ -211,7 +211,7 @@ def test_a_rank_that_is_back_before_the_others_noticed_has_no_restart_time() -> 
     ledger = account(replace(m, ranks=(replace(m.ranks[0], marks=late), m.ranks[1])))
     assert (ledger.events.detection, ledger.events.restart) == (2.375, 0.125)
     assert [(r.seconds["detection"], r.seconds["restart"]) for r in ledger.ranks] == [(2.25, 0.0), (2.375, 0.125)]
-    assert [r.seconds["residual"] for r in ledger.ranks] == [0.125, 0.125]
+    assert [r.seconds["residual"] for r in ledger.ranks] == [0.0, 0.0]
 
 
 def test_an_attempt_that_found_no_checkpoint_has_loaded_none() -> None:
@@ -236,7 +236,7 @@ def test_clocks_of_different_hosts_are_never_subtracted() -> None:
     for ledger in (account(real), account(apart)):
         assert ledger.wall == 27.625
         assert (ledger.events.detection, ledger.events.restart, ledger.events.recovery) == (0.25, 2.0, 9.25)
-        assert [rank.seconds["residual"] for rank in ledger.ranks] == [0.125, 0.125]
+        assert [rank.seconds["residual"] for rank in ledger.ranks] == [0.0, 0.0]
 
 
 def test_goodput_throughput_and_shares_by_hand() -> None:
@@ -247,8 +247,18 @@ def test_goodput_throughput_and_shares_by_hand() -> None:
     assert throughput.value == pytest.approx(10_000 / wall)
     assert stall.value == pytest.approx(0.2)
     assert stall.per_rank == {"0": pytest.approx(0.2), "1": 0.0}
-    assert {j.quantity for j in judged} == {"goodput", "throughput", "data_stall"}
+    assert {j.quantity for j in judged} == {"goodput", "throughput", "data_stall", "steps_lost", "time"}
     assert {j.verdict for j in judged} == {Verdict.MEASURED}
+
+
+def test_the_seconds_of_the_told_rank_add_up_to_its_wall_clock() -> None:
+    run = killed_run()
+    judged = judge_full_run(run, [])
+    seconds = {j.label: j.value for j in judged if j.quantity == "time"}
+    assert set(seconds) == set(account(run).ranks[0].seconds)
+    assert sum(value for value in seconds.values() if value is not None) == pytest.approx(27.625)
+    assert the(judged, "steps_lost").value == account(run).events.steps_lost > 0
+    assert all(j.verdict is Verdict.MEASURED for j in judged if j.quantity in ("steps_lost", "time"))
 
 
 def test_goodput_can_be_held_against_a_step_time_from_elsewhere() -> None:
@@ -279,7 +289,7 @@ def test_the_figures_of_a_killed_run_are_judged_with_the_resolution_of_their_clo
         require("full_run", "data_stall", "<= 10 %"),
     ]
     judged = judge_full_run(killed_run(), required)
-    assert verdicts(judged) == {
+    assert verdicts([j for j in judged if j.quantity not in ("steps_lost", "time")]) == {
         ("goodput", ""): Verdict.FAIL,
         ("throughput", ""): Verdict.MEASURED,
         ("checkpoint_blocking", ""): Verdict.FAIL,
