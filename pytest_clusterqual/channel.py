@@ -48,7 +48,11 @@ class Channel:
         self._launch = launch
 
     def put(self, key: str, body: Any) -> None:
-        """Sign `body` (JSON values only) and set it under `key`."""
+        """Sign `body` and set it under `key`.
+
+        Raises:
+            TypeError: `body` holds something that has no JSON form.
+        """
         text = json.dumps(body, separators=(",", ":"))
         self.store.set(self._name(key), f"{self._sign(key, text)}{text}")
 
@@ -63,6 +67,11 @@ class Channel:
         if not hmac.compare_digest(mark, self._sign(key, text.decode(errors="replace")).encode()):
             raise ChannelError(f"the message {key!r} is not signed with this run's secret; it was ignored")
         return json.loads(text)
+
+    def drop(self, *keys: str) -> None:
+        """Forget keys that nobody will read again; those that are not there do not matter."""
+        for key in keys:
+            self.store.delete_key(self._name(key))
 
     def has(self, *keys: str) -> bool:
         """True if all keys are set; never waits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
@@ -129,15 +130,19 @@ def _continued(first: Measurement, more: Callable[..., Measurement], project: Pr
     """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds."""
     measurement = first
     step = 0.0
-    while _open(judge(project, measurement)) and measurement.seconds + step <= budget:
+    while _open(project, measurement) and measurement.seconds + step <= budget:
         before = measurement.seconds
         measurement = more(measurement)
         step = measurement.seconds - before
     return measurement
 
 
-def _open(judgements: tuple[Judgement, ...]) -> bool:
+def _open(project: Project, measurement: Measurement) -> bool:
     """True if more samples could close a verdict: no number of them makes up for a loaded machine."""
+    try:
+        judgements = judge(project, measurement)
+    except MeasurementError:
+        return False  # it is kept as it is; whoever judges it meets the error again
     return any(
         judgement.verdict is Verdict.UNDECIDED
         and judgement.requirement is not None

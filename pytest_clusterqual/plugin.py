@@ -47,14 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "criterion(name, needs=()): a qualification test of memory, fabric, scaling or full_run, parametrized from the "
         "project file; it is BLOCKED unless the criteria in `needs` passed",
     )
-    if option(config, "--nodes") and _distributes(config):
+    if option(config, "--nodes") and distributes(config):
         raise pytest.UsageError(
             "qualification tests cannot be spread over xdist workers: two measurements must not share a node; "
             "run them without -n"
         )
 
 
-def _distributes(config: pytest.Config) -> bool:
+def distributes(config: pytest.Config) -> bool:
     return bool(config.getoption("numprocesses", None) or config.getoption("tx", None)) or hasattr(
         config, "workerinput"
     )
@@ -175,6 +175,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:  # pytest leaves its summary out after some exits, SIGTERM among them
             qualification.print_summary(reporter)
+        qualification.restore()
 
 
 def option(config: pytest.Config, name: str) -> Any:

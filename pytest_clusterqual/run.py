@@ -44,7 +44,7 @@ class Qualification:
         nodes = _whole(plugin.option(config, "--nodes"), "--nodes")
         if nodes is None:
             raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
-        if plugin._distributes(config):
+        if plugin.distributes(config):
             raise ClusterQualError("qualification tests cannot be spread over xdist workers; run them without -n")
         self.nodes = nodes
         asked = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
@@ -52,7 +52,6 @@ class Qualification:
         self.nproc_per_node = asked or self.project.launcher.nproc_per_node
         self.selected: list[str] = []
         self.outcomes: list[Outcome] = []
-        self.excepted: dict[str, str] = {}
         self.folder: RunFolder | None = None
         self.folder_problem = ""
         self.without_verdict: list[str] = []
@@ -179,10 +178,10 @@ class Qualification:
     def measure(self, item: pytest.Item, case: Case) -> Measurement:
         """Measure the case and keep the raw measurement before anyone judges it."""
         measurement = criteria.measure(self.session, case)
-        criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         assert self.folder is not None
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
+        criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         return measurement
 
     def _note_machine(self, conditions: Conditions) -> None:
@@ -317,6 +316,9 @@ class Qualification:
         """End every process of the run. May be called again."""
         if self._session is not None:
             self._session.close()
+
+    def restore(self) -> None:
+        """Give SIGTERM back its old meaning; the last thing of a run."""
         if self._old_handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._old_handler)
             self._old_handler = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_clusterqual.errors import LaunchError
+from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.topology import RankMap, RankPlace, check_world
@@ -224,24 +224,28 @@ class World:
                 generation is gone then; the next job gets a new one.
         """
         self.ready()
-        number, self._jobs = self._jobs, self._jobs + 1
-        prefix = self._generation
-        self._channel.put(f"{prefix}/job/{number}", {
-            "do": "run", "job": job.name, "args": dict(job.args), "ranks": list(job.ranks),
-            "new_group": job.new_group, "watch": job.watch,
-        })  # fmt: skip
+        prefix, number = self._generation, self._jobs
+        try:
+            self._channel.put(f"{prefix}/job/{number}", {
+                "do": "run", "job": job.name, "args": dict(job.args), "ranks": list(job.ranks),
+                "new_group": job.new_group, "watch": job.watch,
+            })  # fmt: skip
+        except TypeError as error:
+            raise JobError(f"{job.name}: an argument is not a JSON value: {error}") from None
+        self._jobs += 1
         try:
             answered = self._await_answers(job, prefix, number)
         except BaseException:
             # Ctrl-C, a time limit: whatever interrupts a job, its ranks must not go on with it.
             self.close()
             raise
+        results = [f"{prefix}/result/{number}/{rank}" for rank in range(self.size)]
         answers = {
-            rank: Answer.read(self._channel.get(f"{prefix}/result/{number}/{rank}"))
-            if self._channel.has(f"{prefix}/result/{number}/{rank}")
-            else Answer()
-            for rank in range(self.size)
+            rank: Answer.read(self._channel.get(key)) if self._channel.has(key) else Answer()
+            for rank, key in enumerate(results)
         }
+        # The store is this process' memory: what was read is dropped, or a long run would fill it.
+        self._channel.drop(*results, f"{prefix}/job/{number}", f"{prefix}/progress/{number}")
         if answered and not any(answer.error for answer in answers.values()):
             return [
                 RankResult(

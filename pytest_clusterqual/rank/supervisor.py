@@ -145,8 +145,7 @@ class Supervisor:
                 "out_of_memory": code == -signal.SIGKILL and out_of_memory_kills() > self._out_of_memory_kills,
             },
         )
-        if code or state:
-            self._channel.flag(f"{self._generation}/trouble")
+        self._channel.flag(f"{self._generation}/trouble")  # also after code 0: it may have left in the middle of a job
 
     def _end(self) -> None:
         """End the worker; one that does not leave by itself is asked for its stacks, then killed."""

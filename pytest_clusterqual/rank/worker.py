@@ -87,7 +87,12 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
             message["ranks_on_host"],
             subgroups,
         )
-        channel.put(f"{generation}/result/{number}/{settings.rank}", result)
+        answer = f"{generation}/result/{number}/{settings.rank}"
+        try:
+            channel.put(answer, result)
+        except TypeError as error:
+            result = {"error": f"{job['job']} returned what JSON cannot hold: {error}"}
+            channel.put(answer, result)
         if "error" in result:
             channel.flag(f"{generation}/trouble")
         if channel.count(f"{generation}/answers/{number}") == settings.world_size:

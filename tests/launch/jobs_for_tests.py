@@ -27,7 +27,7 @@ def echo(ctx: Any, **kwargs: Any) -> dict[str, Any]:
     return kwargs
 
 
-def misbehave(ctx: Any, *, how: str, rank: int = 1) -> float:
+def misbehave(ctx: Any, *, how: str, rank: int = 1) -> float:  # noqa: PLR0912  # a branch a misdeed
     """One rank does something bad, the others wait for it in a collective."""
     if ctx.global_rank == rank:
         if how == "raise":
@@ -36,6 +36,8 @@ def misbehave(ctx: Any, *, how: str, rank: int = 1) -> float:
             os._exit(3)
         if how == "sys.exit":
             sys.exit(4)
+        if how == "leave":
+            sys.exit(0)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "stop":
@@ -45,6 +47,12 @@ def misbehave(ctx: Any, *, how: str, rank: int = 1) -> float:
         if how == "kill-supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(600)
+        if how == "allocate":
+            torch.empty(1 << 50)
+        if how == "exhaust":
+            kept = []
+            while True:
+                kept.append(bytearray(os.urandom(1 << 20)) * 16)
         if how == "unserializable":
             return object()  # type: ignore[return-value]  # on purpose
     total = torch.ones(1)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from conftest import HERE, alive, ours
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.launch.plan import LaunchPlan, NodePlan, torchrun
 from pytest_clusterqual.model.topology import RankPlace, check_world
 from pytest_clusterqual.world import Job, Progress, World
 
@@ -64,11 +67,16 @@ def test_arguments_are_json(world: World) -> None:
         ("raise", "rank 1 on node1 raised ValueError: boom"),
         ("exit", "rank 1 on node1 left with exit code 3"),
         ("sys.exit", "rank 1 on node1 left with exit code 4"),
+        ("leave", "rank 1 on node1 left with exit code 0"),
         ("kill", "rank 1 on node1 was killed by SIGKILL"),
         ("stop", "rank 1 on node1 is stopped (state T (stopped))"),
         ("sleep", "rank 1 on node1 did not answer"),
+        ("allocate", "rank 1 on node1 raised RuntimeError: "),
         ("kill-supervisor", "rank 1 on node1 was killed by SIGKILL"),
-        ("unserializable", "rank 1 on node1"),
+        (
+            "unserializable",
+            "rank 1 on node1 raised jobs_for_tests:misbehave returned what JSON cannot hold: Object of type",
+        ),
     ],
 )
 def test_the_guilty_rank_is_named(how: str, told: str, tmp_path: Path) -> None:
@@ -95,6 +103,56 @@ def test_the_guilty_rank_is_named(how: str, told: str, tmp_path: Path) -> None:
     assert ours(marker) == []
 
 
+@pytest.fixture
+def memory_group(tmp_path: Path) -> Iterator[Path]:
+    """A control group with little memory, where this machine allows one."""
+    name = f"clusterqual-test-{os.getpid()}"
+    for root, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        try:
+            (root / name).mkdir()
+            (root / name / limit).write_text(str(700 << 20))
+        except OSError:
+            continue
+        yield root / name
+        (root / name).rmdir()
+        return
+    pytest.skip("no control group with a memory limit can be made here (needs root)")
+
+
+def test_a_rank_that_the_kernel_kills_for_want_of_memory(memory_group: Path, tmp_path: Path) -> None:
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    try:
+        pids = [result.value["pid"] for result in world.run(job("where"))]
+        (memory_group / "cgroup.procs").write_text(str(pids[1]))
+        with pytest.raises(JobError) as caught:
+            world.run(job("misbehave", how="exhaust", timeout=60))
+        assert "rank 1 on node1 was killed by the kernel for want of memory" in str(caught.value)
+        assert caught.value.culprits == ("rank 1 on node1",)
+    finally:
+        world.close()
+
+
+def test_a_world_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun can form a world of one and end well: then nothing is measured, and the message says why."""
+
+    def alone(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
+        return [
+            f"--rdzv-id={node.name}" if word.startswith("--rdzv-id=") else word
+            for word in torchrun(replace(plan, nodes=(node,)), node, python)
+        ]
+
+    monkeypatch.setattr("pytest_clusterqual.launch.process.torchrun", alone)
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    with pytest.raises(
+        LaunchError, match="node0 is in a world of 1 ranks, asked were 2: torchrun formed another world"
+    ):
+        World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[], tell=lambda p: None)
+
+
 def test_megabytes_of_output_disturb_nothing(world: World) -> None:
     assert [result.value for result in world.run(job("chatter", megabytes=8))] == [8, 8]
     assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
@@ -105,6 +163,20 @@ def test_a_job_that_does_not_exist(world: World) -> None:
         world.run(Job(name="no_such_module:f", ranks=(0, 1), timeout=30))
     with pytest.raises(JobError, match="the module 'jobs_for_tests' has no function 'nothing'"):
         world.run(job("nothing"))
+
+
+def test_arguments_that_are_not_json_are_refused_and_the_next_job_runs(world: World) -> None:
+    with pytest.raises(JobError, match="jobs_for_tests:echo: an argument is not a JSON value: Object of type set"):
+        world.run(job("echo", value={1, 2}))
+    assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
+
+
+def test_results_do_not_pile_up_in_the_store(world: World) -> None:
+    world.ready()
+    before = world._channel.store.num_keys()
+    for _ in range(5):
+        world.run(job("where"))
+    assert world._channel.store.num_keys() <= before + 5 * 2  # a counter and a flag a job, no results
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

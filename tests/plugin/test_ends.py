@@ -93,20 +93,21 @@ def test_cut_during_the_launch(slow: Site, number: int) -> None:
     assert RunFolder.open(slow.path / "run").records() == []
 
 
-def test_sigterm_during_the_reports(slow: Site) -> None:
-    """The reports are written while SIGTERM arrives: the records stay, the exit code is not 0."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_cut_during_the_reports(slow: Site, number: int) -> None:
+    """The reports are being written when the signal arrives: the records stay, the exit code is not 0."""
     (slow.path / "test_slow.py").write_text(SLOW.partition("def test_slow")[0])
     (slow.path / "conftest.py").write_text(
         "import os, signal\n"
         "import pytest_clusterqual.report.junit as junit\n"
         "real = junit.write_junit\n"
         "def write_junit(*args, **kwargs):\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
         "    return real(*args, **kwargs)\n"
         "junit.write_junit = write_junit\n"
     )
     run = slow.run()
-    assert run.code in (143, -signal.SIGTERM), run.out
+    assert run.code in (2, 143, -signal.SIGTERM), run.out
     assert run.verdicts("memory") == ["PASS", "MEASURED"]
     assert nothing_left(slow.path)
 

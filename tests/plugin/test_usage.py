@@ -107,6 +107,13 @@ def test_a_run_folder_that_is_a_file(site: Site) -> None:
     assert (site.path / "run").read_text() == "mine"
 
 
+def test_a_run_folder_that_cannot_be_made(site: Site) -> None:
+    run = site.run("--qual-run-dir", "/proc/run")
+    assert run.code == 4
+    assert "/proc/run" in run.out
+    assert "Traceback" not in run.out
+
+
 def test_other_tests_of_the_same_run_are_not_held_back_by_deselected_ones(site: Site) -> None:
     site.configure({"version": 2})
     (site.path / "test_other.py").write_text("def test_other(): pass\n")

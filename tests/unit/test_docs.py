@@ -1,0 +1,83 @@
+"""What the pages show is true: files load, links lead somewhere, names are the ones in the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.record import Judgement, Record, Verdict
+from pytest_clusterqual.model.requirement import QUANTITIES
+from pytest_clusterqual.read.project import load_project
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page(name), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f"docs/{path.name}" in page("README.md"), path.name
+
+
+def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
+    (text,) = blocks("docs/project-file.md", "yaml")
+    (tmp_path / "clusterqual.yaml").write_text(text)
+    project = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1)
+    assert project.fabric is not None
+    assert [r.of_expected for r in project.fabric.require] == [True, False]
+
+
+def test_the_suites_own_file_loads_for_several_worlds() -> None:
+    for nodes, nproc in ((1, 1), (2, 1), (4, 1), (2, 2)):
+        load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=nodes, nproc_per_node=nproc)
+
+
+def test_every_quantity_is_on_the_page() -> None:
+    for criterion, quantities in QUANTITIES.items():
+        (row,) = [line for line in page("docs/project-file.md").splitlines() if line.startswith(f"| {criterion} |")]
+        assert set(re.findall(r"`(\w+)`", row.partition("; select")[0])) == set(quantities)
+
+
+def test_the_example_of_an_own_test_is_the_one_in_the_suite() -> None:
+    test, job = blocks("docs/own-tests.md", "python")
+    assert test.strip() in page("qualification/test_own_example.py")
+    assert [line.strip() for line in job.splitlines() if line.strip()] == [
+        line.strip()
+        for line in re.sub(r'"""[^"]*"""', "", page("qualification/own_jobs.py")).splitlines()
+        if line.strip()
+    ]
+    assert blocks("README.md", "python")[0].strip() == test.strip()
+
+
+def test_every_field_and_verdict_is_on_its_page() -> None:
+    records = page("docs/records.md")
+    for kind in (Record, Judgement):
+        for field in dataclasses.fields(kind):
+            assert re.search(rf"`(?:judgement)?\.?{field.name}`", records), field.name
+    for field in dataclasses.fields(Conditions):
+        assert field.name.partition("_")[0] in records, field.name
+    for verdict in Verdict:
+        assert f"| {verdict} |" in page("docs/verdicts.md")
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    makefile = page("Makefile")
+    for target in set(re.findall(r"^    make (\w+)", page("README.md"), flags=re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
