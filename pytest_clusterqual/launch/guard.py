@@ -24,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -51,8 +52,9 @@ def _run(order: dict[str, object], scratch: str) -> int:
     _tell(event="began", monotonic=time.monotonic(), scratch=scratch)
     try:
         agent = subprocess.Popen(  # type: ignore[call-overload]  # JSON
-            order["argv"], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()
-        )
+            order["argv"], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+            preexec_fn=_die_with_the_guard,  # safe: the guard has one thread
+        )  # fmt: skip
     except OSError as error:
         _tell(event="failed", reason=f"cannot start {order['argv'][0]}: {error.strerror}")  # type: ignore[index]
         return 127
@@ -65,6 +67,11 @@ def _run(order: dict[str, object], scratch: str) -> int:
             return code if code >= 0 else 128 - code
         if not os.read(0, 4096):
             return 0
+
+
+def _die_with_the_guard() -> None:
+    """Runs in the agent before it begins: should even the guard be killed, its agent goes, and the ranks with it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _tell(**event: object) -> None:

@@ -227,6 +227,23 @@ def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
     assert ours(marker) == []
 
 
+def test_a_killed_guard_takes_its_ranks_along(tmp_path: Path) -> None:
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
+    try:
+        world.ready()
+        guard = world._wire.launch.processes[1]._process
+        guard.kill()
+        with pytest.raises(JobError) as caught:
+            world.run(job("where", timeout=20))
+        assert "rank 1 on node1" in str(caught.value)
+        assert not world.usable
+    finally:
+        world.close()
+    assert ours(marker) == []
+
+
 def place(rank: int, **other: object) -> RankPlace:
     values: dict[str, object] = {
         "rank": rank, "local_rank": 0, "node": f"node{rank}", "host": "h", "pid": 1, "device": "cpu",

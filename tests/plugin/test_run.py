@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,28 @@ def test_judge_again_under_another_file(run: Run, tmp_path: Path, capsys: pytest
     assert (run.folder / "records.jsonl").read_bytes() == before
     assert main(["report", str(run.folder)]) == 0
     assert main(["report", str(tmp_path / "nowhere")]) == 4
+
+
+def test_more_ranks_than_cores_on_request_and_every_record_says_so(site: Site) -> None:
+    """Two nodes with two ranks each: groups inside nodes, across them, and the whole world."""
+    cores = len(os.sched_getaffinity(0))
+    site.configure({
+        "fabric": {**SMALL["fabric"], "collectives": ["all_reduce"], "groups": ["intra_node", "inter_node", "world"],
+                   "sizes": {"from": "4 KiB", "to": "4 KiB", "factor": 2}},
+        "scaling": None, "full_run": None,
+    })  # fmt: skip
+    (site.path / "test_scaling.py").unlink()
+    (site.path / "test_full_run.py").unlink()
+    run = site.run("--nproc-per-node=2")
+    assert run.code == 0, run.out
+    assert {r["test"].partition("::")[2] for r in run.records} == {
+        "test_memory[ddp-2nodes]", "test_fabric[all_reduce-intra_node]", "test_fabric[all_reduce-inter_node]",
+        "test_fabric[all_reduce-world]",
+    }  # fmt: skip
+    for record in run.records:
+        assert record["conditions"]["rank_nodes"] == ["node0", "node0", "node1", "node1"]
+        assert record["conditions"]["oversubscribed"] is (cores < 4)
+    assert ("ranks share cores (oversubscribed)" in run.out) is (cores < 4)
 
 
 STRICT: dict[str, Any] = {
