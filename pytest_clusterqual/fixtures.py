@@ -70,6 +70,7 @@ class Cluster:
         Raises:
             JobError: a rank raised, died or did not answer in time; it names rank and node.
         """
+        __tracebackhide__ = True
         return [
             result.value for result in self.run_timed(function, nodes=nodes, timeout=timeout, fresh=fresh, **kwargs)
         ]
@@ -84,6 +85,7 @@ class Cluster:
         **kwargs: Any,
     ) -> list[RankResult]:
         """As `run`, with the seconds each rank spent inside the function."""
+        __tracebackhide__ = True
         return self._session.run(function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh)
 
 

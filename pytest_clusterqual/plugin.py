@@ -160,7 +160,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _key in session.config.stash:
-        session.exitstatus = session.config.stash[_key].finish(int(session.exitstatus))
+        try:
+            session.exitstatus = session.config.stash[_key].finish(int(session.exitstatus))
+        except KeyboardInterrupt:
+            pytest.exit("interrupted while the reports were written; the records are kept", returncode=2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

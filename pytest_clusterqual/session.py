@@ -91,6 +91,7 @@ class Session:
         Raises:
             JobError: a rank raised, died or hung; LaunchError: the ranks could not be had.
         """
+        __tracebackhide__ = True  # a failing test shows its own line and the message, not how jobs are sent
         count = len(self._nodes) if nodes is None else nodes
         if not 1 <= count <= len(self._nodes):
             raise JobError(f"{function}: got nodes={count}, want 1 to {len(self._nodes)}: this run has no more")

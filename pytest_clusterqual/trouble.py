@@ -134,7 +134,10 @@ def describe(
         told = [f"{name[rank]}: {answers[rank].error}" for rank in culprits]
     ended = "failed" if timeout is None else f"did not end within its limit of {timeout:g} s"
     lines = [f"{what} {ended}: " + "; ".join(told)]
-    lines += [f"traceback of {name[rank]}:\n{answers[rank].traceback.rstrip()}" for rank in raised[:3]]
+    told_once = {answers[rank].traceback: rank for rank in reversed(raised)}  # ranks that failed alike show it once
+    lines += [
+        f"traceback of {name[rank]}:\n{answers[rank].traceback.rstrip()}" for rank in sorted(told_once.values())[:3]
+    ]
     if timeout is not None:
         lines += [
             f"stack of {name[rank]} (state {exits[rank].state or 'unknown'}):\n"

@@ -223,6 +223,7 @@ class World:
             JobError: a rank raised, died or did not answer in time; it names rank and node. The
                 generation is gone then; the next job gets a new one.
         """
+        __tracebackhide__ = True
         self.ready()
         prefix, number = self._generation, self._jobs
         try:

@@ -53,7 +53,7 @@ def _run(order: dict[str, object], scratch: str) -> int:
     try:
         agent = subprocess.Popen(  # type: ignore[call-overload]  # JSON
             order["argv"], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-            preexec_fn=_die_with_the_guard,  # safe: the guard has one thread
+            preexec_fn=_die_with_the_guard,  # noqa: PLW1509  # the guard has one thread
         )  # fmt: skip
     except OSError as error:
         _tell(event="failed", reason=f"cannot start {order['argv'][0]}: {error.strerror}")  # type: ignore[index]

@@ -268,7 +268,7 @@ def _because(group: Sequence[Record], verdict: Verdict) -> str:
             None,
             (
                 f"tightest margin: {text.visible(record.judgement.quantity)} of {place} {margin}" if margin else "",
-                f"{numbers} numbers have no requirement" if numbers else "",
+                f"{numbers} number{'s have' if numbers > 1 else ' has'} no requirement" if numbers else "",
             ),
         )
     )

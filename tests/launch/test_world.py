@@ -233,8 +233,12 @@ def test_a_killed_guard_takes_its_ranks_along(tmp_path: Path) -> None:
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     try:
         world.ready()
-        guard = world._wire.launch.processes[1]._process
-        guard.kill()
+        second = world.rank_map[1].pid
+        world._wire.launch.processes[1]._process.kill()
+        deadline = time.monotonic() + 10
+        while alive(second) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not alive(second), "the worker must have gone with the guard"
         with pytest.raises(JobError) as caught:
             world.run(job("where", timeout=20))
         assert "rank 1 on node1" in str(caught.value)

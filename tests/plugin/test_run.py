@@ -131,7 +131,8 @@ def test_more_ranks_than_cores_on_request_and_every_record_says_so(site: Site) -
     cores = len(os.sched_getaffinity(0))
     site.configure({
         "fabric": {**SMALL["fabric"], "collectives": ["all_reduce"], "groups": ["intra_node", "inter_node", "world"],
-                   "sizes": {"from": "4 KiB", "to": "4 KiB", "factor": 2}},
+                   "sizes": {"from": "4 KiB", "to": "4 KiB", "factor": 2},
+                   "require": [{"collective": "all_reduce", "busbw": ">= 1 B/s"}]},
         "scaling": None, "full_run": None,
     })  # fmt: skip
     (site.path / "test_scaling.py").unlink()

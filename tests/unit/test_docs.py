@@ -45,7 +45,7 @@ def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
 
 
 def test_the_suites_own_file_loads_for_several_worlds() -> None:
-    for nodes, nproc in ((1, 1), (2, 1), (4, 1), (2, 2)):
+    for nodes, nproc in ((2, 1), (4, 1), (2, 2)):
         load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=nodes, nproc_per_node=nproc)
 
 
@@ -70,9 +70,9 @@ def test_every_field_and_verdict_is_on_its_page() -> None:
     records = page("docs/records.md")
     for kind in (Record, Judgement):
         for field in dataclasses.fields(kind):
-            assert re.search(rf"`(?:judgement)?\.?{field.name}`", records), field.name
+            assert field.name == "judgement" or re.search(rf"`(?:judgement)?\.?{field.name}`", records), field.name
     for field in dataclasses.fields(Conditions):
-        assert field.name.partition("_")[0] in records, field.name
+        assert f"`{field.name}`" in records, field.name
     for verdict in Verdict:
         assert f"| {verdict} |" in page("docs/verdicts.md")
 
