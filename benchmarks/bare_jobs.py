@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
@@ -9,38 +10,55 @@ import torch
 import torch.distributed as dist
 
 
-def all_reduce_loop(ctx: Any, *, size: int, iterations: int, samples: int) -> list[float]:
-    """Seconds of one all_reduce of `size` bytes, `samples` times: nothing but the loop itself."""
+def all_reduce_pairs(ctx: Any, *, size: int, pairs: int, seconds: float) -> list[tuple[float, float]]:
+    """Seconds of one all_reduce of `size` bytes as the product times it and as a bare loop does, in turn."""
+    from pytest_clusterqual.rank.collectives import sweep
+
     buffer = torch.zeros(size // 4, device=ctx.device)
-    for _ in range(5):
-        dist.all_reduce(buffer)
-    times = []
-    for _ in range(samples):
-        dist.barrier()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            dist.all_reduce(buffer)
-        ctx.synchronize()
-        times.append((time.perf_counter() - start) / iterations)
-    return times
+    found = []
+    for _ in range(pairs):
+        timing = sweep(ctx, collective="all_reduce", group="world", sizes=[size], seconds=seconds)["timings"][0]
+        calls = max(4, timing["iterations"])
+        bare = []
+        for _ in timing["seconds"]:
+            dist.all_reduce(buffer)  # the ranks meet here; a barrier lets them go milliseconds apart
+            start = time.perf_counter()
+            for _ in range(calls):
+                dist.all_reduce(buffer)
+            ctx.synchronize()
+            bare.append((time.perf_counter() - start) / calls)
+        found.append((statistics.median(timing["seconds"]), statistics.median(bare)))
+    return found
 
 
-def training_loop(ctx: Any, *, workload: dict[str, Any], layout: dict[str, Any], warmup: int) -> list[float]:
-    """Seconds of each step of a loop as one would write it by hand around the same model and data."""
+def step_pairs(ctx: Any, *, workload: dict[str, Any], layout: dict[str, Any], pairs: int) -> list[tuple[float, float]]:
+    """Seconds of a step as the product times it and as a bare loop does, in turn on the same model."""
     from pytest_clusterqual.model.codec import from_json
     from pytest_clusterqual.model.workload import Layout, Workload
     from pytest_clusterqual.rank.data import ByteData
     from pytest_clusterqual.rank.layouts import build
+    from pytest_clusterqual.rank.training import collector_at_rest, meet, timed_steps
 
     work = from_json(Workload, workload)
     data = ByteData.open(ctx, work)
     job = build(ctx, work, from_json(Layout, layout))
-    ends = []
-    for step in range(1, warmup + work.steps + 1):
-        job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size))
-        ctx.synchronize()
-        ends.append(time.perf_counter())
-    return [b - a for a, b in zip(ends[warmup - 1 :], ends[warmup:], strict=False)]
+    timed_steps(ctx, job, data, range(1, 4))
+    found = []
+    for pair in range(pairs):
+        # One step each, in turn, the first one alternating: whatever the machine does meets both alike.
+        both = {}
+        for name in ("ours", "bare") if pair % 2 else ("bare", "ours"):
+            meet(ctx)
+            with collector_at_rest():
+                if name == "ours":
+                    both[name] = timed_steps(ctx, job, data, range(4, 5)).step_seconds[0]
+                    continue
+                start = time.perf_counter()
+                job.step(data.batches(4, rank=ctx.rank, world_size=ctx.world_size))
+                ctx.synchronize()
+                both[name] = time.perf_counter() - start
+        found.append((both["ours"], both["bare"]))
+    return found
 
 
 def nccl_alone(ctx: Any) -> dict[str, Any]:

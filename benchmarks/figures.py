@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 def show(what: str, values: Sequence[float], unit: str) -> None:
-    middle = statistics.median(values)
-    print(f"{what}: median {middle:.4g} {unit}  [{min(values):.4g}, {max(values):.4g}]  n={len(values)}")
+    low, middle, high = statistics.quantiles(values, n=4)
+    print(f"{what}: median {middle:.4g} {unit}, quartiles {low:.4g} to {high:.4g}, n={len(values)}", flush=True)
 
 
 def wall(command: Sequence[str], cwd: Path) -> float:
@@ -82,50 +82,36 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def fidelity() -> None:
-    """The product's figures against bare loops of the same thing on the same ranks."""
-    from pytest_clusterqual.judge.fabric import busbw_factor
+def fidelity(*, steps: bool = True) -> None:
+    """The product's figures against bare loops of the same thing, in turn inside one job on the same ranks."""
+    from pytest_clusterqual.judge.statistics import ratio_interval
     from pytest_clusterqual.model.codec import to_json
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.world import Job
 
     ranks = world(2, 1)
     project = load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=2, nproc_per_node=1)
+
+    def compare(what: str, function: str, **args: object) -> None:
+        """Ratio of medians over all pairs, the slowest rank of each, with a 95 % interval."""
+        results = ranks.run(Job(name=f"bare_jobs:{function}", ranks=(0, 1), timeout=300, args=args))
+        pairs = list(zip(*(result.value for result in results), strict=True))
+        ours = [max(mine for mine, _ in pair) for pair in pairs]
+        bare = [max(other for _, other in pair) for pair in pairs]
+        found = ratio_interval(bare, ours)
+        least = statistics.quantiles(bare, n=10)[0] / statistics.quantiles(ours, n=10)[0]
+        print(
+            f"{what}, speed of product / bare loop: {statistics.median(bare) / statistics.median(ours):.4f} "
+            f"[{found.low:.3f}, {found.high:.3f}], of 10th percentiles {least:.4f}, n={len(pairs)}",
+            flush=True,
+        )
+
     try:
         for size in (65536, 1 << 20, 4 << 20, 16 << 20):
-            iterations = max(1, (2 << 20) // size) * 4
-            ours = Job(
-                name="pytest_clusterqual.rank.collectives:sweep", ranks=(0, 1), timeout=120,
-                args={"collective": "all_reduce", "group": "world", "sizes": [size], "seconds": 0.05},
-            )  # fmt: skip
-            bare = Job(
-                name="bare_jobs:all_reduce_loop", ranks=(0, 1), timeout=120,
-                args={"size": size, "iterations": iterations, "samples": 3},
-            )  # fmt: skip
-            ratios = []
-            for _ in range(15):
-                a = [r.value["timings"][0]["seconds"] for r in ranks.run(ours)]
-                b = [r.value for r in ranks.run(bare)]
-                speed = [
-                    statistics.median(
-                        size * busbw_factor("all_reduce", 2) / max(pair) for pair in zip(*one, strict=True)
-                    )
-                    for one in (a, b)
-                ]
-                ratios.append(speed[0] / speed[1])
-            show(f"all_reduce busbw, product / bare loop, {size} B", ratios, "")
-        for layout in project.layouts:
-            args = {"workload": to_json(project.workload), "layout": to_json(layout), "warmup": 3}
-            ours = Job(name="pytest_clusterqual.rank.training:fixed_work", ranks=(0, 1), timeout=120, args=args)
-            bare = Job(name="bare_jobs:training_loop", ranks=(0, 1), timeout=120, args=args)
-            ratios = []
-            for turn in range(12):
-                pair = {}
-                for name, job in (("ours", ours), ("bare", bare)) if turn % 2 else (("bare", bare), ("ours", ours)):
-                    values = [r.value["step_seconds"] if name == "ours" else r.value for r in ranks.run(job)]
-                    pair[name] = statistics.median(max(steps) for steps in zip(*values, strict=True))
-                ratios.append(pair["ours"] / pair["bare"])
-            show(f"step time, product / bare loop, {layout.name}", ratios, "")
+            compare(f"all_reduce {size} B", "all_reduce_pairs", size=size, pairs=60, seconds=0.01)
+        for layout in project.layouts if steps else ():
+            args = {"workload": to_json(project.workload), "layout": to_json(layout)}
+            compare(f"step of {layout.name}", "step_pairs", pairs=100, **args)
     finally:
         ranks.close()
 

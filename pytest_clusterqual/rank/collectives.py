@@ -26,7 +26,8 @@ ELEMENT = 4
 SAMPLES = 3
 WARMUP_CALLS = 2
 TRIAL_CALLS = 3
-MOST_ITERATIONS = 1000
+# A sample is a mean, as nccl-tests reports it: of one call alone the median would flatter noisy machines.
+LEAST_ITERATIONS, MOST_ITERATIONS = 4, 1000
 # Prime, so that a chunk that ends up at another place shows; below 2**24 / values ranks the sum is exact in fp32.
 PERIOD = 8191
 VALUES = 1021
@@ -144,7 +145,8 @@ def _measure(ctx: Context, exchange: Exchange | None, size: int, seconds: float)
     for _ in range(WARMUP_CALLS):
         call()
     trial = _timed(ctx, call, TRIAL_CALLS)
-    iterations = min(max(int(seconds / max(_slowest(ctx, trial), 1e-9)), 1), MOST_ITERATIONS)
+    wanted = int(seconds / max(_slowest(ctx, trial), 1e-9))
+    iterations = min(max(wanted, LEAST_ITERATIONS), MOST_ITERATIONS)
     samples = tuple(_timed(ctx, call, iterations) for _ in range(SAMPLES))
     wrong += exchange.wrong() if exchange is not None else 0
     return CollectiveTiming(bytes=size, iterations=iterations, seconds=samples, wrong=wrong)
