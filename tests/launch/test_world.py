@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import HERE, alive, ours
 
-from conftest import HERE, alive, ours
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.plan import LaunchPlan, NodePlan, torchrun

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from conftest import Site
+from sites import Site
 
 HEAVY = {"torch", "pydantic", "pint", "yaml", "matplotlib", "numpy", "scipy", "rich", "junitparser"}
 

@@ -11,8 +11,8 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+from sites import Run, Site, left_over, nothing_left, until
 
-from conftest import Run, Site, left_over, nothing_left, until
 from pytest_clusterqual.runs import RunFolder
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sites import SMALL, Run, Site, make_site, nothing_left
 
-from conftest import SMALL, Run, Site, make_site, nothing_left
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.measurement import FullRunMeasurement
 from pytest_clusterqual.model.record import Record

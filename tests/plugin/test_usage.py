@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 import pytest
-
-from conftest import SMALL, Site
+from sites import SMALL, Site
 
 
 def refused(site: Site, *args: str) -> str:
