@@ -37,7 +37,7 @@ def main() -> int:
     if not line:
         return 0
     order = json.loads(line)
-    scratch = tempfile.mkdtemp(prefix="clusterqual-", dir=order.get("scratch"))
+    scratch = tempfile.mkdtemp(prefix="clusterqual-")
     try:
         return _run(order, scratch)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from pytest_clusterqual.errors import LaunchError
@@ -38,7 +38,6 @@ class LaunchPlan:
     interface: str | None = None
     max_restarts: int = 0
     timeout: float = 120.0
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Launcher(Protocol):
@@ -101,7 +100,7 @@ def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, s
         values["GLOO_SOCKET_IFNAME"] = values["NCCL_SOCKET_IFNAME"] = plan.interface
     if node.gpus:
         values["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.gpus))
-    return values | plan.environment
+    return values
 
 
 def split(items: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:

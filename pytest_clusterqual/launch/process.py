@@ -106,7 +106,6 @@ class Launch:
 
     def __init__(self, launcher: Launcher, plan: LaunchPlan, *, secret: str, python: str, logs: Path) -> None:
         self.plan = plan
-        self.began = time.monotonic()
         self.processes: list[NodeProcess] = []
         try:
             for node in plan.nodes:

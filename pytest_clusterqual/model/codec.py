@@ -15,7 +15,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
-Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
 T = TypeVar("T")
 
 

@@ -12,7 +12,7 @@ SCHEMA = 1
 
 
 class Verdict(str, enum.Enum):
-    """What is concluded from an interval and a requirement; see DESIGN section 6 in `docs/verdicts.md`."""
+    """What is concluded from an interval and a requirement; see `docs/verdicts.md`."""
 
     PASS = "PASS"
     FAIL = "FAIL"

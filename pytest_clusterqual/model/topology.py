@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,9 +37,6 @@ class Topology:
     def world_size(self) -> int:
         return len(self.nodes) * self.nproc_per_node
 
-    def node_of(self, rank: int) -> str:
-        return self.nodes[rank // self.nproc_per_node]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
@@ -72,18 +68,6 @@ class RankMap:
 
     def __getitem__(self, rank: int) -> RankPlace:
         return self.places[rank]
-
-    def on_node(self, node: str) -> tuple[int, ...]:
-        return tuple(p.rank for p in self.places if p.node == node)
-
-    def groups(self, kind: Literal["intra_node", "inter_node", "world"]) -> tuple[tuple[int, ...], ...]:
-        """Rank groups of one kind: each node's ranks, the first rank of every node, or all ranks."""
-        nodes = list(Counter(p.node for p in self.places))
-        if kind == "intra_node":
-            return tuple(self.on_node(node) for node in nodes)
-        if kind == "inter_node":
-            return (tuple(self.on_node(node)[0] for node in nodes),)
-        return (tuple(p.rank for p in self.places),)
 
 
 def check_world(
