@@ -1,4 +1,4 @@
-"""The four criteria: their cases, and the path from a case to a measurement that can be judged.
+"""The criteria: their cases, and the path from a case to a measurement that can be judged.
 
 A measurement is continued while its verdict is open and its budget lasts. No pytest here.
 """
@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from pytest_clusterqual import measuring
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
+from pytest_clusterqual.judge.nodes import judge_nodes
 from pytest_clusterqual.judge.scaling import judge_scaling
 from pytest_clusterqual.model.measurement import (
     FabricMeasurement,
     Measurement,
     MemoryMeasurement,
+    NodesMeasurement,
     ScalingMeasurement,
 )
 from pytest_clusterqual.model.project import Project
+from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.model.record import Judgement, Verdict
 from pytest_clusterqual.session import Session
 
@@ -41,12 +46,16 @@ class Case:
     layout: str | None = None
     collective: str | None = None
     group: str | None = None
+    rank_map: Strategy | None = None
     inapplicable: str = ""
 
     def __str__(self) -> str:
+        if self.criterion == "nodes":
+            return f"{self.nodes}nodes"
+        mapped = f"-{self.rank_map}" if self.rank_map else ""
         if self.criterion == "fabric":
-            return f"{self.collective}-{self.group}"
-        return f"{self.layout}-{self.nodes}nodes" if self.nodes > 1 else f"{self.layout}-1node"
+            return f"{self.collective}-{self.group}{mapped}"
+        return f"{self.layout}-{self.nodes}node{'s' if self.nodes > 1 else ''}{mapped}"
 
     @property
     def params(self) -> dict[str, str]:
@@ -56,6 +65,8 @@ class Case:
 
 def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) -> list[Case]:
     """All cases of one criterion, from the file and the size of the world alone; none without its section."""
+    if criterion == "nodes":
+        return [Case(criterion=criterion, nodes=nodes)] if project.topology else []
     if criterion == "fabric":
         return _fabric_cases(project, nodes, nproc_per_node)
     plan = {"memory": project.memory, "scaling": project.scaling, "full_run": project.full_run}[criterion]
@@ -67,9 +78,10 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
     assert project.scaling is not None
     return [
         Case(
-            criterion=criterion, nodes=point, layout=layout,
+            criterion=criterion, nodes=point, layout=layout, rank_map=rank_map,
             inapplicable=f"the point of {point} nodes needs --nodes {point}" if point > nodes else "",
         )
+        for rank_map in project.scaling.rank_maps or (None,)
         for layout in layouts
         for point in project.scaling.points[1:]
     ]  # fmt: skip
@@ -81,10 +93,11 @@ def _fabric_cases(project: Project, nodes: int, nproc_per_node: int) -> list[Cas
     sizes = {"intra_node": nproc_per_node, "inter_node": nodes, "world": nodes * nproc_per_node}
     return [
         Case(
-            criterion="fabric", nodes=nodes, collective=collective, group=group,
+            criterion="fabric", nodes=nodes, collective=collective, group=group, rank_map=rank_map,
             inapplicable=f"{group} is a group of 1 rank with {nodes} x {nproc_per_node} ranks: there is no fabric in it"
             if sizes[group] < 2 else "",
         )
+        for rank_map in project.fabric.rank_maps or (None,)
         for group in project.fabric.groups
         for collective in project.fabric.collectives
     ]  # fmt: skip
@@ -92,6 +105,9 @@ def _fabric_cases(project: Project, nodes: int, nproc_per_node: int) -> list[Cas
 
 def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
     """Judge any measurement against the project's requirements; pure."""
+    if isinstance(measurement, NodesMeasurement):
+        assert project.topology is not None
+        return judge_nodes(measurement, project.topology)
     if isinstance(measurement, MemoryMeasurement):
         return judge_memory(measurement, project.requirements("memory"))
     if isinstance(measurement, FabricMeasurement):
@@ -105,25 +121,24 @@ def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
 def measure(session: Session, case: Case) -> Measurement:
     """Measure one case, on and on while its verdict is open and the budget lasts."""
     project = session.project
+    if case.criterion == "nodes":
+        return measuring.nodes(session)
     if case.criterion == "memory":
-        return session.memory(project.layout(case.layout or ""))
+        return measuring.memory(session, project.layout(case.layout or ""))
     if case.criterion == "full_run":
-        return session.full_run(project.layout(case.layout or ""))
+        return measuring.full_run(session, project.layout(case.layout or ""))
     if case.criterion == "fabric":
         assert project.fabric is not None and case.collective is not None and case.group is not None
-        collective, group = case.collective, case.group
-        fabric = session.fabric(collective, group, rounds=_FIRST_ROUNDS)
+        sweep = partial(measuring.fabric, session, case.collective, case.group, arrangement=case.rank_map)
         return _continued(
-            fabric, lambda before: session.fabric(collective, group, rounds=_MORE_ROUNDS, before=before), project,
-            project.fabric.budget,
-        )  # fmt: skip
+            sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), project, project.fabric.budget
+        )
     assert project.scaling is not None
     layout, points = project.layout(case.layout or ""), (project.scaling.points[0], case.nodes)
-    scaling = session.scaling(layout, points, repeats=project.scaling.repeats)
+    work = partial(measuring.scaling, session, layout, points, arrangement=case.rank_map)
     return _continued(
-        scaling, lambda before: session.scaling(layout, points, repeats=_MORE_REPEATS, before=before), project,
-        project.scaling.budget,
-    )  # fmt: skip
+        work(repeats=project.scaling.repeats), partial(work, repeats=_MORE_REPEATS), project, project.scaling.budget
+    )
 
 
 def _continued(first: Measurement, more: Callable[..., Measurement], project: Project, budget: float) -> Measurement:
@@ -132,7 +147,7 @@ def _continued(first: Measurement, more: Callable[..., Measurement], project: Pr
     step = 0.0
     while _open(project, measurement) and measurement.seconds + step <= budget:
         before = measurement.seconds
-        measurement = more(measurement)
+        measurement = more(before=measurement)
         step = measurement.seconds - before
     return measurement
 

@@ -24,6 +24,14 @@ class ProjectFileError(ClusterQualError):
         super().__init__("\n".join(self.problems))
 
 
+class HostListError(ClusterQualError):
+    """A host list is malformed, names a host twice, or holds what must not reach ssh."""
+
+
+class ReadError(ClusterQualError):
+    """A captured text is not what it should be."""
+
+
 class LaunchError(ClusterQualError):
     """The ranks could not be started, or the world that formed is not the one asked for."""
 

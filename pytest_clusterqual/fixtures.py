@@ -10,6 +10,8 @@ from pytest_clusterqual import plugin
 from pytest_clusterqual.errors import ClusterQualError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_clusterqual.model.measurement import Measurement
     from pytest_clusterqual.model.requirement import Requirement
     from pytest_clusterqual.model.topology import RankMap, Topology
@@ -20,15 +22,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topology(request: pytest.FixtureRequest) -> Topology:
-    """Nodes, ranks a node, device and promised links, as asked for."""
-    return plugin.qualification_of(request.config).session.topology
+    """Nodes, ranks a node, device, promised links, and the hardware that was found on every node."""
+    with _remembering(request):
+        return plugin.qualification_of(request.config).session.topology
 
 
 @pytest.fixture
 def rank_map(request: pytest.FixtureRequest) -> RankMap:
-    """rank -> node, device, cores, versions, as the ranks answered; starts them if need be."""
+    """rank -> node, device, NUMA node, nearest NIC and the class of that path; starts the ranks if need be.
+
+    Parametrize it indirectly with ``block``, ``cyclic``, ``nic-near`` or a tuple of (node, device) of
+    each rank, and the `cluster` of the same test runs under that map.
+    """
     with _remembering(request):
-        return plugin.qualification_of(request.config).session.rank_map
+        return plugin.qualification_of(request.config).session.rank_map(getattr(request, "param", None))
 
 
 @pytest.fixture
@@ -40,9 +47,11 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def requirements(request: pytest.FixtureRequest) -> tuple[Requirement, ...]:
     """What the project file demands for the criterion this test declares; all demands if it declares none."""
+    from pytest_clusterqual.model.requirement import QUANTITIES
+
     project = plugin.qualification_of(request.config).project
     declared = plugin.criterion_of(request.node)
-    names = [declared[0]] if declared else ["memory", "fabric", "scaling", "full_run"]
+    names = [declared[0]] if declared else list(QUANTITIES)
     return tuple(requirement for name in names for requirement in project.requirements(name))
 
 
@@ -51,12 +60,14 @@ class Cluster:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._session = plugin.qualification_of(request.config).session
+        callspec = getattr(request.node, "callspec", None)
+        self._arrangement = callspec.params.get("rank_map") if callspec else None
 
     def run(
         self,
         function: str,
         *,
-        nodes: int | None = None,
+        nodes: int | Sequence[str] | None = None,
         timeout: float | None = None,
         fresh: bool = False,
         **kwargs: Any,
@@ -64,8 +75,8 @@ class Cluster:
         """Run ``package.module:function`` on every rank and return what each rank returned, in rank order.
 
         The function gets a `pytest_clusterqual.rank.jobs.Context` first and `kwargs` after it;
-        arguments and results are JSON values. `nodes` limits it to the first nodes, `timeout` is
-        in seconds, `fresh` gives it new processes.
+        arguments and results are JSON values. `nodes` limits it to the first so many, or to those
+        named; `timeout` is in seconds, `fresh` gives it new processes.
 
         Raises:
             JobError: a rank raised, died or did not answer in time; it names rank and node.
@@ -79,14 +90,16 @@ class Cluster:
         self,
         function: str,
         *,
-        nodes: int | None = None,
+        nodes: int | Sequence[str] | None = None,
         timeout: float | None = None,
         fresh: bool = False,
         **kwargs: Any,
     ) -> list[RankResult]:
         """As `run`, with the seconds each rank spent inside the function."""
         __tracebackhide__ = True
-        return self._session.run(function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh)
+        return self._session.run(
+            function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh, arrangement=self._arrangement
+        )
 
 
 @pytest.fixture

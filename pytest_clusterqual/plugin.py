@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("pytest_clusterqual.fixtures",)
 
+# Those of `model.measurement`, which is not loaded here.
+_CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run")
 _FIXTURES = {"cluster", "measurement", "qualify", "rank_map", "requirements", "topology", "workload"}
 _key = pytest.StashKey["Qualification"]()
 _problem = pytest.StashKey[str]()
@@ -29,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--nodes", type=_positive, metavar="N", help="number of nodes to qualify")
     group.addoption("--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
     group.addoption("--qual-config", metavar="FILE", help="project file (default: clusterqual.yaml beside the tests)")
+    group.addoption("--qual-launcher", metavar="KIND", help="local, ssh, slurm or mpi (default: from the file)")
+    group.addoption(
+        "--qual-hosts", metavar="HOSTS", help="hosts to reach by ssh: gpu[001-016],gpu020 or a file with one a line"
+    )
+    group.addoption("--qual-resume", metavar="DIR", help="go on with the run in this folder; what was measured is kept")
     group.addoption("--qual-run-dir", metavar="DIR", help="run folder (default: clusterqual-runs/<time>)")
     group.addoption(
         "--qual-keep-going", action="store_true", help="run tests whose gate did not pass, instead of BLOCKED"
@@ -44,7 +51,7 @@ def _positive(text: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "criterion(name, needs=()): a qualification test of memory, fabric, scaling or full_run, parametrized from the "
+        f"criterion(name, needs=()): a qualification test of one of {', '.join(_CRITERIA)}, parametrized from the "
         "project file; it is BLOCKED unless the criteria in `needs` passed",
     )
     if option(config, "--nodes") and distributes(config):
@@ -79,10 +86,8 @@ def criterion_of(item: Any) -> tuple[str, tuple[str, ...]] | None:
     if marker is None:
         return None
     name = marker.args[0] if len(marker.args) == 1 else None
-    if name not in ("memory", "fabric", "scaling", "full_run"):
-        raise pytest.UsageError(
-            f"{item.nodeid}: criterion{marker.args!r}: want one of memory, fabric, scaling, full_run"
-        )
+    if name not in _CRITERIA:
+        raise pytest.UsageError(f"{item.nodeid}: criterion{marker.args!r}: want one of {', '.join(_CRITERIA)}")
     return name, tuple(marker.kwargs.get("needs", ()))
 
 
@@ -139,8 +144,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    nodes = config.getoption("--nodes")
-    return [f"clusterqual: {nodes} nodes asked for"] if nodes and not hasattr(config, "workerinput") else []
+    nodes, hosts = config.getoption("--nodes"), config.getoption("--qual-hosts")
+    if hasattr(config, "workerinput") or not (nodes or hosts):
+        return []
+    return [f"clusterqual: {nodes or 'all'} nodes asked for" + (f" of {hosts}" if hosts else "")]
 
 
 @pytest.hookimpl(tryfirst=True)

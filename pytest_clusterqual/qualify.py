@@ -48,7 +48,8 @@ class Qualify:
             samples=tuple(samples), timing=False,
         )  # fmt: skip
         judgement = judge_quantity(figure, requirement)
-        conditions = self._qualification.session.conditions()
+        session = self._qualification.session
+        conditions = session.conditions(telemetry=session.telemetry())
         self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
         self._conclude([judgement], terminal.failure_message([judgement], conditions))
         return judgement

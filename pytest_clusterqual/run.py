@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -21,15 +22,18 @@ from pytest_clusterqual import criteria, plugin
 from pytest_clusterqual.criteria import Case
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.judge.gates import Outcome, gate
-from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
+from pytest_clusterqual.model.project import LAUNCHERS, LauncherOptions, Project
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
+from pytest_clusterqual.read.hosts import read_hosts
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.report import junit, terminal
 from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.show import ProgressLine
+from pytest_clusterqual.world import Progress
 
 _FILE = "clusterqual.yaml"
 _CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
@@ -41,14 +45,13 @@ class Qualification:
     def __init__(self, config: pytest.Config) -> None:
         """Read the options and the project file; nothing is started."""
         self.config = config
-        nodes = _whole(plugin.option(config, "--nodes"), "--nodes")
-        if nodes is None:
-            raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
         if plugin.distributes(config):
             raise ClusterQualError("qualification tests cannot be spread over xdist workers; run them without -n")
-        self.nodes = nodes
         asked = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
-        self.project = load_project(self._find_file(), nodes=nodes, nproc_per_node=asked)
+        file = self._find_file()
+        self.nodes = _whole(plugin.option(config, "--nodes"), "--nodes") or self._nodes_there(load_project(file))
+        project = load_project(file, nodes=self.nodes, nproc_per_node=asked)
+        self.project = replace(project, launcher=self._launcher_options(project.launcher))
         self.nproc_per_node = asked or self.project.launcher.nproc_per_node
         self.selected: list[str] = []
         self.outcomes: list[Outcome] = []
@@ -56,10 +59,34 @@ class Qualification:
         self.folder_problem = ""
         self.without_verdict: list[str] = []
         self.left_out: Counter[str] = Counter()
+        self._kept: dict[str, str] = {}
         self._summarized = False
         self._session: Session | None = None
         self._progress: ProgressLine | None = None
         self._old_handler: Any = None
+
+    def _launcher_options(self, options: LauncherOptions) -> LauncherOptions:
+        """The file's launcher, with what the command line and the environment say about it."""
+        kind = plugin.option(self.config, "--qual-launcher") or options.kind
+        if kind not in LAUNCHERS:
+            raise ClusterQualError(f"--qual-launcher: got {kind!r}, want one of {', '.join(LAUNCHERS)}")
+        named = plugin.option(self.config, "--qual-hosts")
+        if named and kind in ("local", "slurm"):
+            if plugin.option(self.config, "--qual-launcher"):
+                raise ClusterQualError(f"--qual-hosts: the {kind} launcher takes no hosts; want --qual-launcher ssh")
+            kind = "ssh"  # who names hosts wants to reach them
+        return replace(options, kind=kind, hosts=self._hosts(named) if named else options.hosts)
+
+    def _hosts(self, named: str) -> tuple[str, ...]:
+        return read_hosts(named, where="--qual-hosts", base=Path(self.config.invocation_params.dir))
+
+    def _nodes_there(self, project: Project) -> int:
+        """How many nodes there are, where nobody said how many to take."""
+        options = self._launcher_options(project.launcher)
+        allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options.kind == "slurm" else ""
+        if options.hosts or allocated.isdigit():
+            return len(options.hosts) or int(allocated)
+        raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
 
     def _find_file(self) -> Path:
         named = plugin.option(self.config, "--qual-config")
@@ -106,24 +133,64 @@ class Qualification:
     # -- before the first test -------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the run folder and check that the nodes can be had; starts no process."""
-        options = self.project.launcher
-        launcher = LocalLauncher(device=options.device, oversubscribe=options.oversubscribe)
-        launcher.nodes(self.nodes, self.nproc_per_node)
-        named = plugin.option(self.config, "--qual-run-dir")
-        base = Path(self.config.invocation_params.dir)
-        path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
-        self.folder = RunFolder.create(
-            path, run=path.name, environment=self._environment(), simulated=launcher.simulated
-        )
-        logs = path / "ranks"
-        logs.mkdir(exist_ok=True)
+        """Have the nodes and open the run folder; starts no rank."""
         self._progress = ProgressLine(self.config)
-        self._session = Session(
-            self.project, launcher, nodes=self.nodes, nproc_per_node=self.nproc_per_node, logs=logs,
+        launcher = make_launcher(self.project.launcher, tell=self._tell)
+        path, resumed = self._run_folder()
+        session = Session(
+            self.project, launcher, nodes=self.nodes, nproc_per_node=self.nproc_per_node, folder=path,
             path=self._import_path(), tell=self._progress,
         )  # fmt: skip
+        try:
+            if resumed:
+                self.folder = self._resume(path)
+            else:
+                environment = self._environment()
+                self.folder = RunFolder.create(
+                    path, run=path.name, environment=environment, simulated=launcher.simulated
+                )
+            (path / "ranks").mkdir(exist_ok=True)
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
         self._catch_sigterm()
+
+    def _tell(self, what: str) -> None:
+        assert self._progress is not None
+        self._progress(Progress(what, 0))
+
+    def _run_folder(self) -> tuple[Path, bool]:
+        """Where this run writes, and whether it goes on with what is there."""
+        base = Path(self.config.invocation_params.dir)
+        named, resumed = (plugin.option(self.config, name) for name in ("--qual-run-dir", "--qual-resume"))
+        if named and resumed:
+            raise ClusterQualError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
+        if resumed:
+            return base / resumed, True
+        return base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc)), False
+
+    def _resume(self, path: Path) -> RunFolder:
+        """Open an earlier run and note which of its measurements need not be made again."""
+        folder = RunFolder.open(path)
+        now = self._environment()
+        for key in ("project_file", "nodes", "nproc_per_node", "launcher"):
+            if folder.environment.get(key) != now[key]:
+                what = "another text" if key == "project_file" else f"{folder.environment.get(key)}, now {now[key]}"
+                raise RunFolderError(f"{path}: cannot go on: {key} was {what}; start a new run without --qual-resume")
+        folder.begin_attempt()
+        for name, (test, _criterion, _measurement) in folder.measurements().items():
+            if self._usable(folder, test, name):
+                self._kept[test] = name
+            else:
+                self._kept.pop(test, None)
+        return folder
+
+    @staticmethod
+    def _usable(folder: RunFolder, test: str, measurement: str) -> bool:
+        """False if what came of the measurement was an error."""
+        verdicts = [record.judgement.verdict for record in folder.records() if record.test == test]
+        return Verdict.ERROR not in verdicts
 
     def _environment(self) -> dict[str, Any]:
         return {
@@ -134,6 +201,7 @@ class Qualification:
             "variables": environment_variables(os.environ),
             "nodes": self.nodes,
             "nproc_per_node": self.nproc_per_node,
+            "launcher": self.project.launcher.kind,
         }
 
     def _import_path(self) -> list[str]:
@@ -177,17 +245,20 @@ class Qualification:
 
     def measure(self, item: pytest.Item, case: Case) -> Measurement:
         """Measure the case and keep the raw measurement before anyone judges it."""
-        measurement = criteria.measure(self.session, case)
         assert self.folder is not None
+        if kept := self._kept.get(item.nodeid):
+            item.stash[_measurement_id] = kept
+            return self.folder.measurements()[kept][2]
+        measurement = criteria.measure(self.session, case)
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
         criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         return measurement
 
-    def _note_machine(self, conditions: Conditions) -> None:
+    def _note_machine(self, conditions: Conditions | None) -> None:
         """Add to the recorded environment what only the ranks could tell, once."""
         assert self.folder is not None
-        if "hosts" not in self.folder.environment:
+        if conditions is not None and "hosts" not in self.folder.environment:
             links = self.session.topology.links
             self.folder.update_environment({
                 "hosts": list(conditions.hosts), "device": conditions.device, "device_name": conditions.device_name,
@@ -222,10 +293,13 @@ class Qualification:
                 started=started,
                 seconds=seconds,
                 exception=exception,
+                attempt=self.folder.attempt,
             )
             for judgement in sorted(judgements, key=lambda judgement: judgement.verdict is Verdict.MEASURED)
         ]
-        for record in records:
+        known = {record.measurement for record in self.folder.records() if record.test == item.nodeid}
+        again = measurement is not None and measurement in known  # a resumed run judges it again, and keeps its record
+        for record in [] if again else records:
             try:
                 self.folder.add_record(record)
             except RunFolderError as error:

@@ -115,9 +115,23 @@ class RunFolder:
         """Number of lines that are in memory but could not be written; the next append tries again."""
         return len(self._unsaved)
 
+    @property
+    def attempt(self) -> int:
+        """1, and one more each time the run was resumed."""
+        return int(self._environment.get("attempts", 1))
+
+    def begin_attempt(self) -> None:
+        """Go on with this run: what is recorded from now on replaces the earlier records of the same test.
+
+        Raises:
+            RunFolderError: ``environment.json`` could not be replaced.
+        """
+        self.update_environment({"attempts": self.attempt + 1})
+
     def records(self) -> list[Record]:
-        """All records, in the order they were added."""
-        return list(self._records)
+        """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
+        last = {record.test: record.attempt for record in self._records}
+        return [record for record in self._records if record.attempt == last[record.test]]
 
     def measurements(self) -> dict[str, tuple[str, str, Measurement]]:
         """Measurement id -> (test, criterion, measurement), in the order they were added."""

@@ -1,44 +1,39 @@
-"""The session: leases nodes, keeps their ranks warm, runs jobs and makes measurements of them.
+"""The session: has the nodes, keeps their ranks warm, and runs jobs on them.
 
-It knows no pytest and judges nothing: whoever calls it decides how many samples are enough.
+It knows no pytest and judges nothing. `measuring` makes measurements of its jobs.
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
-import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-from pytest_clusterqual.errors import JobError, MeasurementError
-from pytest_clusterqual.launch.plan import Launcher
-from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import (
-    Conditions,
-    FabricMeasurement,
-    FullRunMeasurement,
-    Load,
-    MemoryMeasurement,
-    RankFabric,
-    RankMemory,
-    RankTraining,
-    ScalingMeasurement,
-    ScalingRun,
-)
+from pytest_clusterqual.errors import JobError, LaunchError
+from pytest_clusterqual.launch.plan import Launcher, NodePlan
+from pytest_clusterqual.launch.surveys import survey
+from pytest_clusterqual.model.hardware import NodeHardware
+from pytest_clusterqual.model.measurement import Conditions, Load
 from pytest_clusterqual.model.project import Project
+from pytest_clusterqual.model.rank_map import Arrangement, arrange, surrounded
+from pytest_clusterqual.model.telemetry import NodeTelemetry, summarize
 from pytest_clusterqual.model.topology import Links, RankMap, RankPlace, Topology
-from pytest_clusterqual.model.workload import Layout
-from pytest_clusterqual.training_launch import train
+from pytest_clusterqual.read.survey import read_survey
+from pytest_clusterqual.training_launch import Trained, train
 from pytest_clusterqual.world import Job, Progress, RankResult, World
 
-T = TypeVar("T")
-_SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
+# A launch that fails is tried again by the next test, for what passes; what does not pass costs minutes each time.
+_TRIES = 2
 
 
 class Session:
-    """All measurements of one run on `nodes` nodes with `nproc_per_node` ranks each."""
+    """All measurements of one run on `nodes` nodes with `nproc_per_node` ranks each.
+
+    `folder` is the run folder: logs of the ranks, what the nodes answered, checkpoints.
+    """
 
     def __init__(
         self,
@@ -47,76 +42,154 @@ class Session:
         *,
         nodes: int,
         nproc_per_node: int,
-        logs: Path,
+        folder: Path,
         path: Sequence[str],
         tell: Callable[[Progress], None],
     ) -> None:
         self.project = project
+        self.nproc_per_node = nproc_per_node
         self._launcher = launcher
         self._nodes = launcher.nodes(nodes, nproc_per_node)
-        self._logs = logs
+        self.nodes = tuple(node.name for node in self._nodes)
+        self._folder = folder
+        self._logs = folder / "ranks"
         self._path = path
         self._tell = tell
         self._world: World | None = None
-        self.topology = Topology(
-            nodes=tuple(node.name for node in self._nodes), nproc_per_node=nproc_per_node, device=launcher.device,
-            simulated=launcher.simulated, oversubscribed=launcher.oversubscribed,
-            links=project.fabric.links if project.fabric else Links(),
+        self._hardware: dict[str, NodeHardware] = {}
+        self._samples: dict[str, list[dict[str, Any]]] = {}
+        self._refused = Counter[str]()
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    @property
+    def hardware(self) -> dict[str, NodeHardware]:
+        """Node -> what was found on it; asks all nodes at the first use.
+
+        Raises:
+            LaunchError: names the nodes that did not answer, with the reason.
+        """
+        if not self._hardware:
+            asked = self._nodes[:1] if self._launcher.simulated else self._nodes
+            self._tell(Progress("asking the nodes what they have", 0))
+            answers = survey(self._launcher, asked, timeout=self.project.launcher.survey_timeout)
+            if silent := [f"{name}: {answer.problem}" for name, answer in answers.items() if answer.problem]:
+                raise LaunchError("these nodes did not answer: " + "; ".join(silent))
+            keep = self._folder / "nodes"
+            keep.mkdir(exist_ok=True)
+            for name, answer in answers.items():
+                (keep / f"{name}.json").write_text(answer.text + "\n", encoding="utf-8")
+            first = next(iter(answers.values()))
+            texts = {node.name: answers.get(node.name, first).text for node in self._nodes}
+            found = {node.name: read_survey(texts[node.name], node=node.name) for node in self._nodes}
+            self._hardware = {node.name: _share(found[node.name], node) for node in self._nodes}
+        return self._hardware
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """What the ranks use; where the file leaves it open, what the nodes have.
+
+        Raises:
+            LaunchError: some nodes have GPUs and some have none.
+        """
+        if self._launcher.device == "auto":
+            with_gpus = [name for name, node in self.hardware.items() if node.gpus]
+            if with_gpus and len(with_gpus) < len(self.nodes):
+                without = [name for name in self.nodes if name not in with_gpus]
+                raise LaunchError(
+                    f"no GPU was found on {', '.join(without)}, but there are some on {', '.join(with_gpus)}; repair or "
+                    "leave out the odd nodes, or set launcher.device: cpu"
+                )
+            self._launcher.device = "cuda" if with_gpus else "cpu"
+        return self._launcher.device
+
+    @property
+    def topology(self) -> Topology:
+        """What this run is made of, hardware included; asks the nodes at the first use."""
+        return Topology(
+            nodes=self.nodes, nproc_per_node=self.nproc_per_node, device=self.device,
+            simulated=self._launcher.simulated, oversubscribed=self._launcher.oversubscribed,
+            links=self.project.fabric.links if self.project.fabric else Links(),
+            hardware=tuple(self.hardware.values()),
         )  # fmt: skip
 
     # -- ranks and jobs --------------------------------------------------------------------------
 
-    @property
-    def rank_map(self) -> RankMap:
-        """Where the ranks really are; starts them if need be."""
-        return self._ready().rank_map
+    def rank_map(self, arrangement: Arrangement | None = None) -> RankMap:
+        """Where the ranks really are, with what is near to them; starts them if need be."""
+        world = self._ready(arrangement)
+        return RankMap(places=tuple(surrounded(place, self.hardware[place.node]) for place in world.rank_map.places))
 
     def run(
         self,
         function: str,
         args: Mapping[str, Any] | None = None,
         *,
-        nodes: int | None = None,
+        nodes: int | Sequence[str] | None = None,
         timeout: float | None = None,
         new_group: bool = False,
         fresh: bool = False,
         watch: bool = True,
+        arrangement: Arrangement | None = None,
         what: str = "",
         progress: tuple[int, int] = (0, 0),
     ) -> list[RankResult]:
-        """Run ``package.module:function`` on every rank of the first `nodes` nodes (default: all).
+        """Run ``package.module:function`` on every rank of `nodes`: the first so many, or those named (default: all).
 
-        `fresh` gives it new processes, `new_group` a process group of its own.
+        `fresh` gives it new processes, `new_group` a process group of its own. `arrangement` is the
+        rank map (default: the project's).
 
         Raises:
             JobError: a rank raised, died or hung; LaunchError: the ranks could not be had.
         """
         __tracebackhide__ = True  # a failing test shows its own line and the message, not how jobs are sent
-        count = len(self._nodes) if nodes is None else nodes
-        if not 1 <= count <= len(self._nodes):
-            raise JobError(f"{function}: got nodes={count}, want 1 to {len(self._nodes)}: this run has no more")
+        names = self._chosen(function, nodes)
         if fresh and self._world is not None:
             self._world.fresh()
-        world = self._ready()
-        chosen = [
-            place.rank for name in self.topology.nodes[:count] for place in world.rank_map.places if place.node == name
-        ]
+        world = self._ready(arrangement)
+        ranks = tuple(place.rank for place in world.rank_map.places if place.node in names)
         job = Job(
-            name=function, args=args or {}, ranks=tuple(chosen), timeout=timeout or self.project.launcher.job_timeout,
+            name=function, args=args or {}, ranks=ranks, timeout=timeout or self.project.launcher.job_timeout,
             new_group=new_group, watch=watch, what=what, done=progress[0], total=progress[1],
         )  # fmt: skip
         return world.run(job)
 
-    def _ready(self) -> World:
+    def _chosen(self, function: str, nodes: int | Sequence[str] | None) -> tuple[str, ...]:
+        if nodes is None:
+            return self.nodes
+        if isinstance(nodes, int):
+            if not 1 <= nodes <= len(self.nodes):
+                raise JobError(f"{function}: got nodes={nodes}, want 1 to {len(self.nodes)}: this run has no more")
+            return self.nodes[:nodes]
+        if unknown := [name for name in nodes if name not in self.nodes] or not nodes:
+            raise JobError(f"{function}: got nodes={list(nodes)}, want some of {', '.join(self.nodes)} ({unknown})")
+        return tuple(nodes)
+
+    def _ready(self, arrangement: Arrangement | None = None) -> World:
         if self._world is not None and not self._world.usable:
             self.release()
         if self._world is None:
-            self._world = World(
-                self._launcher, self._nodes, self.topology.nproc_per_node, logs=self._logs,
+            self._world = self._start()
+        seats = arrange(arrangement or self.project.launcher.rank_map, self.nodes, self.nproc_per_node, self.hardware)
+        self._world.ready(seats)
+        return self._world
+
+    def _start(self) -> World:
+        """A world of warm ranks; what failed twice in the same words is not tried a third time."""
+        if self._refused and max(self._refused.values()) >= _TRIES:
+            raise LaunchError(
+                f"{self._refused.most_common(1)[0][0]}\nthis failed {_TRIES} times and was not tried again"
+            )
+        try:
+            world = World(
+                self._launcher, self._nodes, self.nproc_per_node, device=self.device, logs=self._logs,
                 start_timeout=self.project.launcher.start_timeout, path=self._path, tell=self._tell,
             )  # fmt: skip
-        self._world.ready()
-        return self._world
+        except LaunchError as error:
+            self._refused[str(error)] += 1
+            raise
+        self._refused.clear()
+        return world
 
     def release(self) -> None:
         """End the warm ranks; the next job starts new ones."""
@@ -124,171 +197,77 @@ class Session:
         if world is not None:
             world.close()
 
-    close = release
+    def close(self) -> None:
+        """End everything of this session, and give its nodes back. May be called again."""
+        self.release()
+        self._launcher.close()
 
-    # -- the four criteria -----------------------------------------------------------------------
+    # -- full runs and conditions ----------------------------------------------------------------
 
-    def memory(self, layout: Layout) -> MemoryMeasurement:
-        """Peak memory of the exact job on all nodes, in fresh processes."""
-        assert self.project.memory is not None
-        began = _Clock()
-        args = {**self._job_args(layout), "steps": self.project.memory.steps}
-        results = self.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
-        ranks = tuple(parse(RankMemory, result, self.rank_map) for result in results)
-        conditions = self._conditions(
-            results, layout=layout.name, workload=self._fingerprint([r.data_digest for r in ranks])
-        )
-        return MemoryMeasurement(conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds)
-
-    def fabric(
-        self, collective: str, group: str, *, rounds: int, before: FabricMeasurement | None = None
-    ) -> FabricMeasurement:
-        """`rounds` passes over all sizes of one collective, added to those made `before`."""
-        assert self.project.fabric is not None
-        began = _Clock()
-        args = {
-            "collective": collective,
-            "group": group,
-            "sizes": list(self.project.fabric.sizes),
-            "seconds": _SAMPLE_SECONDS,
-        }
-        made: list[tuple[RankFabric, ...]] = []
-        everything: list[RankResult] = []
-        for done in range(rounds):
-            results = self.run(
-                "pytest_clusterqual.rank.collectives:sweep",
-                args,
-                what=f"{collective} in {group}",
-                progress=(done, rounds),
-            )
-            made.append(tuple(parse(RankFabric, result, self.rank_map) for result in results))
-            everything += results
-        conditions = self._conditions(everything, collective=collective, group=group)
-        return FabricMeasurement(
-            conditions=merge_load(conditions, before.conditions if before else None),
-            rounds=(before.rounds if before else ()) + tuple(made),
-            started=before.started if before else began.wall,
-            seconds=began.seconds + (before.seconds if before else 0.0),
-        )
-
-    def scaling(
-        self, layout: Layout, points: Sequence[int], *, repeats: int, before: ScalingMeasurement | None = None
-    ) -> ScalingMeasurement:
-        """The fixed work on each number of nodes in `points`, `repeats` times, interleaved."""
-        assert self.project.scaling is not None
-        began = _Clock()
-        args = {**self._job_args(layout), "warmup": self.project.scaling.warmup_steps}
-        runs: list[ScalingRun] = []
-        everything: list[RankResult] = []
-        done = len(before.runs) // len(points) if before else 0
-        for repeat in range(done, done + repeats):
-            # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
-            for nodes in points if repeat % 2 == 0 else list(reversed(points)):
-                results = self.run(
-                    "pytest_clusterqual.rank.training:fixed_work", args, nodes=nodes, new_group=True,
-                    what=f"fixed work with {layout.name}", progress=(len(runs), repeats * len(points)),
-                )  # fmt: skip
-                ranks = tuple(parse(RankTraining, result, self.rank_map) for result in results)
-                workload = self._fingerprint([rank.data_digest for rank in ranks])
-                conditions = self._conditions(results, nodes=nodes, layout=layout.name, workload=workload)
-                runs.append(ScalingRun(conditions=conditions, ranks=ranks))
-                everything += results
-        conditions = self._conditions(
-            everything, nodes=max(points), layout=layout.name, workload=runs[-1].conditions.workload
-        )
-        return ScalingMeasurement(
-            conditions=merge_load(conditions, before.conditions if before else None),
-            runs=(before.runs if before else ()) + tuple(runs),
-            started=before.started if before else began.wall,
-            seconds=began.seconds + (before.seconds if before else 0.0),
-        )
-
-    def full_run(self, layout: Layout) -> FullRunMeasurement:
-        """One complete run under torchrun's own restart, with the failure the plan asks for."""
-        plan = self.project.full_run
-        assert plan is not None
-        self.release()  # a full run has the nodes for itself
-        began = _Clock()
-        steps = plan.steps or self.project.workload.steps
-        folder = self._logs.parent / f"checkpoints-{secrets.token_hex(4)}"
-        args = {
-            **self._job_args(layout), "steps": steps, "checkpoint_every": plan.checkpoint_every,
-            "checkpoint_mode": plan.checkpoint_mode, "kill_rank": plan.kill_rank,
-            "kill_step": plan.kill_step if plan.kill_rank is not None else 0, "folder": str(folder),
-        }  # fmt: skip
-        folder.mkdir()
-        try:
-            ranks, places, results = train(
-                self._launcher, self._nodes, self.topology.nproc_per_node, args,
-                max_restarts=1 if plan.kill_rank is not None else 0, limits=self.project.launcher, logs=self._logs,
-                tell=self._tell, what=f"full run of {layout.name}",
-            )  # fmt: skip
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return FullRunMeasurement(
-            conditions=self._conditions(results, places=places, layout=layout.name,
-                                        workload=self._fingerprint([r.data_digest for r in ranks], places)),
-            ranks=ranks, mode=plan.checkpoint_mode, steps=steps,
-            tokens_per_step=self.project.workload.tokens_per_step, kill_step=args["kill_step"],
-            started=began.wall, seconds=began.seconds,
+    def train(self, args: Mapping[str, Any], *, max_restarts: int, what: str) -> Trained:
+        """One full run under torchrun's own restart; it has the nodes for itself."""
+        self.release()
+        trained = train(
+            self._launcher, self._nodes, self.nproc_per_node, args, device=self.device, max_restarts=max_restarts,
+            limits=self.project.launcher, logs=self._logs, tell=self._tell, what=what,
         )  # fmt: skip
+        self._keep(trained.samples)
+        return trained
 
-    def conditions(self) -> Conditions | None:
-        """Of whatever was run last on the warm ranks; None if none were started."""
-        return self._conditions([]) if self._world is not None and len(self._world.rank_map) else None
+    def checkpoint_folder(self) -> Path:
+        """A folder for one run's checkpoints, where the project wants them; every node must see it."""
+        plan = self.project.full_run
+        base = Path(plan.checkpoint_folder) if plan and plan.checkpoint_folder else self._folder
+        return base / f"checkpoints-{secrets.token_hex(4)}"
 
-    # -- conditions ------------------------------------------------------------------------------
+    @property
+    def places(self) -> tuple[RankPlace, ...]:
+        """Where the ranks of the last job were; nothing if none were started."""
+        return self._world.rank_map.places if self._world is not None else ()
 
-    def _job_args(self, layout: Layout) -> dict[str, Any]:
-        return {"workload": to_json(self.project.workload), "layout": to_json(layout)}
+    def forget_samples(self) -> None:
+        """Begin a measurement: what the nodes told before does not belong to it."""
+        if self._world is not None:
+            self._world.samples()
+        self._samples = {}
 
-    def _fingerprint(self, digests: Sequence[str], places: Sequence[RankPlace] | None = None) -> str:
-        if len(set(digests)) != 1:
-            raise MeasurementError(f"the ranks read different training data: digests {', '.join(sorted(set(digests)))}")
-        versions = (places or self.rank_map.places)[0].versions
-        return self.project.workload.fingerprint(versions=versions, data_digest=digests[0])
+    def _keep(self, samples: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+        for node, told in samples.items():
+            self._samples.setdefault(node, []).extend(told)
 
-    def _conditions(
+    def telemetry(self) -> tuple[NodeTelemetry, ...]:
+        """The ranges that each node's condition moved in since the measurement began."""
+        if self._world is not None:
+            self._keep(self._world.samples())
+        return tuple(summarize(told, node=node) for node, told in self._samples.items() if told)
+
+    def conditions(
         self,
-        results: Sequence[RankResult],
+        results: Sequence[RankResult] = (),
         *,
         nodes: int | None = None,
         places: Sequence[RankPlace] | None = None,
-        **what: str | None,
-    ) -> Conditions:
-        places = list(places or self.rank_map.places)
-        count = nodes or len(self.topology.nodes)
-        used = [place for place in places if place.node in self.topology.nodes[:count]]
+        **what: Any,
+    ) -> Conditions | None:
+        """Of a measurement on the first `nodes` nodes with these results; None if no rank was ever started."""
+        places = list(places or self.places)
+        count = nodes or len(self.nodes)
+        used = [place for place in places if place.node in self.nodes[:count]]
+        if not used:
+            return None
         return Conditions(
-            nodes=count, nproc_per_node=self.topology.nproc_per_node, ranks=len(used),
+            nodes=count, nproc_per_node=self.nproc_per_node, ranks=len(used),
             hosts=tuple(dict.fromkeys(place.host for place in used)),
-            rank_nodes=tuple(place.node for place in used), simulated=self.topology.simulated,
-            oversubscribed=self.topology.oversubscribed, device=self.topology.device,
+            rank_nodes=tuple(place.node for place in used), simulated=self._launcher.simulated,
+            oversubscribed=self._launcher.oversubscribed, device=self.device,
             device_name=used[0].device_name, backend=used[0].backend, versions=used[0].versions,
-            load=_load(results, {place.rank: place.node for place in places}), **what,  # type: ignore[arg-type]  # str fields only
+            load=_load(results, {place.rank: place.node for place in places}), **what,
         )  # fmt: skip
 
 
-class _Clock:
-    def __init__(self) -> None:
-        self.wall = time.time()
-        self._began = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-
-def parse(kind: type[T], result: RankResult, rank_map: RankMap) -> T:
-    """Read what a rank returned as `kind`.
-
-    Raises:
-        MeasurementError: names the rank, its node and the field that is missing or of another type.
-    """
-    try:
-        return from_json(kind, result.value, where=f"{rank_map[result.rank]} returned")
-    except ValueError as error:
-        raise MeasurementError(str(error)) from None
+def _share(node: NodeHardware, plan: NodePlan) -> NodeHardware:
+    """The part of a machine that a plan gives to its node."""
+    return replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.index in plan.gpus)) if plan.gpus else node
 
 
 def _load(results: Sequence[RankResult], nodes: Mapping[int, str]) -> Load | None:
@@ -302,12 +281,3 @@ def _load(results: Sequence[RankResult], nodes: Mapping[int, str]) -> Load | Non
         return None
     worst = max(shares, key=shares.__getitem__)
     return Load(other_cpu=min(1.0, max(0.0, shares[worst])), node=nodes[worst])
-
-
-def merge_load(now: Conditions, before: Conditions | None) -> Conditions:
-    """The conditions of a continued measurement: the heavier load of its parts counts."""
-    from dataclasses import replace
-
-    if before is None or before.load is None or (now.load and now.load.other_cpu >= before.load.other_cpu):
-        return now
-    return replace(now, load=before.load)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_clusterqual.errors import JobError, MeasurementError
+from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.launch.process import NodeProcess
 from pytest_clusterqual.model.codec import from_json
@@ -22,19 +24,30 @@ from pytest_clusterqual.world import Progress, RankResult
 _LEAVE_SECONDS = 15.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What each rank logged, where it was and what load it saw; and what the guards told of their nodes."""
+
+    runs: tuple[RankRun, ...]
+    places: list[RankPlace]
+    results: list[RankResult]
+    samples: dict[str, list[dict[str, Any]]]
+
+
 def train(
     launcher: Launcher,
     nodes: Sequence[NodePlan],
     nproc_per_node: int,
     args: Mapping[str, Any],
     *,
+    device: Literal["cpu", "cuda"],
     max_restarts: int,
     limits: LauncherOptions,
     logs: Path,
     tell: Callable[[Progress], None],
     what: str,
-) -> tuple[tuple[RankRun, ...], list[RankPlace], list[RankResult]]:
-    """Run `rank.full_run` to its end and return what each rank logged, where it was, what load it saw.
+) -> Trained:
+    """Run `rank.full_run` to its end.
 
     Raises:
         JobError: the run failed for good or did not end in time.
@@ -42,7 +55,7 @@ def train(
     """
     size = len(nodes) * nproc_per_node
     plan = LaunchPlan(
-        nodes=tuple(nodes), nproc_per_node=nproc_per_node, device=launcher.device, mode="train",
+        nodes=tuple(nodes), nproc_per_node=nproc_per_node, device=device, mode="train",
         launch=secrets.token_hex(4), store=("", 0), interface=launcher.interface, max_restarts=max_restarts,
         timeout=limits.start_timeout,
     )  # fmt: skip
@@ -51,19 +64,20 @@ def train(
     try:
         order = {
             "args": dict(args), "timeout": limits.job_timeout,
-            "nodes": [node.name for node in nodes for _ in range(nproc_per_node)],
             "ranks_on_host": max(hosts.count(host) for host in hosts) * nproc_per_node,
         }  # fmt: skip
         wire.channel.put("train", order)
         _wait(wire, time.monotonic() + limits.start_timeout + limits.job_timeout, size, tell, what)
         answers = [wire.channel.get(f"result/{rank}") for rank in range(size)]
+        wire.launch.check_machines()
         clocks = _clocks(wire.launch.processes)
+        samples = {process.node.name: process.samples for process in wire.launch.processes}
     finally:
         wire.close()
     places = [from_json(RankPlace, answer["place"], where=f"rank {rank}") for rank, answer in enumerate(answers)]
     check_world(
-        places, nodes=[node.name for node in nodes], nproc_per_node=nproc_per_node, device=launcher.device,
-        backend="nccl" if launcher.device == "cuda" else "gloo", hosts=hosts,
+        places, nodes=[node.name for node in nodes], nproc_per_node=nproc_per_node, device=device,
+        backend="nccl" if device == "cuda" else "gloo", hosts=hosts,
     )  # fmt: skip
     # The guard's clock saw the whole launch, a rank only its own attempts.
     runs = tuple(
@@ -74,17 +88,17 @@ def train(
         RankResult(rank=rank, value=None, seconds=0.0, taken=tuple(answer["taken"]))
         for rank, answer in enumerate(answers)
     ]
-    return runs, places, results
+    return Trained(runs=runs, places=places, results=results, samples=samples)
 
 
 def _wait(wire: Wire, deadline: float, size: int, tell: Callable[[Progress], None], what: str) -> None:
     while not wire.channel.has("ready"):
         time.sleep(0.02)
-        codes = [process.poll() for process in wire.launch.processes]
-        if time.monotonic() > deadline or any(codes) or None not in codes:
+        ended = wire.launch.ended()
+        if time.monotonic() > deadline or any(p.poll() != 0 for p in ended) or len(ended) == len(wire.launch.processes):
             if wire.channel.has("ready"):  # the last rank answered while its agent was leaving
                 return
-            raise _failure(wire.launch.processes, what, late=time.monotonic() > deadline)
+            raise _failure(wire.launch, what, late=time.monotonic() > deadline)
         done = total = 0.0
         if wire.channel.has("progress"):
             _rank, done, total, _detail = wire.channel.get("progress")
@@ -108,14 +122,19 @@ def _clocks(processes: Sequence[NodeProcess]) -> dict[str, dict[str, float]]:
     return clocks
 
 
-def _failure(processes: Sequence[NodeProcess], what: str, *, late: bool) -> JobError:
+def _failure(launch: Launch, what: str, *, late: bool) -> JobError:
+    """Name the ranks whose end an agent has noted; without any, the nodes that cannot be reached any more."""
     told, culprits = [], []
-    for process in processes:
+    for process in launch.processes:
         for local_rank, code in process.agent_saw().items():
             name = f"local rank {local_rank} on {process.node.name}"
             told.append(f"{name} ended with exit code {code}")
             culprits.append(name)
-    first = next((process for process in processes if process.agent_saw()), processes[0])
+    gone = [process for process in launch.ended() if process.event("ended") is None]
+    if gone:  # what the other agents noted is the consequence
+        told = [launch.why(process) or f"{process.node.name} left without a word" for process in gone]
+        culprits = [process.node.name for process in gone]
+    first = next((p for p in (*gone, *launch.processes) if p in gone or p.agent_saw()), launch.processes[0])
     why = "did not end within its time limit" if late else "failed"
     return JobError(
         f"{what} {why}: {'; '.join(told) or 'no rank is known to have died'}\n"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pint
 
 BYTES, SECONDS, RATE, TOKEN_RATE, RATIO = "B", "s", "B/s", "tokens/s", "1"
+NODES = "nodes"  # a count, never read from a file
 
 _DEFINITIONS = (
     "byte = [information] = B",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan
-from pytest_clusterqual.launch.process import Launch
 
 
 class Wire:
@@ -24,7 +23,7 @@ class Wire:
         secret = secrets.token_bytes(32)
         self.plan = replace(plan, store=(launcher.address, server.getsockname()[1]))
         try:
-            self.launch = Launch(launcher, self.plan, secret=secret.hex(), python=sys.executable, logs=logs)
+            self.launch = Launch(launcher, self.plan, secret=secret.hex(), logs=logs)
         except BaseException:
             server.close()
             raise

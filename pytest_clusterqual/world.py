@@ -12,15 +12,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
+from pytest_clusterqual.launch.process import NodeProcess
 from pytest_clusterqual.model.codec import from_json
+from pytest_clusterqual.model.rank_map import Seat, arrange
 from pytest_clusterqual.model.topology import RankMap, RankPlace, check_world
 from pytest_clusterqual.trouble import Answer, Exit, describe
 from pytest_clusterqual.wire import Pause, Wire
 
+# A host that cannot even start a Python within this time is named; importing torch may take longer.
+_HELLO_SECONDS = 45.0
 # After the first sign of trouble the other ranks get this long to tell what they saw.
 _GRACE = 3.0
 _STACKS_GRACE = 5.0
@@ -77,6 +81,7 @@ class World:
         nodes: Sequence[NodePlan],
         nproc_per_node: int,
         *,
+        device: Literal["cpu", "cuda"],
         logs: Path,
         start_timeout: float,
         path: Sequence[str],
@@ -84,6 +89,7 @@ class World:
     ) -> None:
         self.nproc_per_node = nproc_per_node
         self.nodes = tuple(nodes)
+        self._seats = arrange("block", [node.name for node in nodes], nproc_per_node, {})
         self._path = list(path)
         self._tell = tell
         self._start_timeout = start_timeout
@@ -94,7 +100,7 @@ class World:
         plan = LaunchPlan(
             nodes=self.nodes,
             nproc_per_node=nproc_per_node,
-            device=launcher.device,
+            device=device,
             mode="serve",
             launch=secrets.token_hex(4),
             store=("", 0),
@@ -103,11 +109,11 @@ class World:
         )
         self._wire = Wire(launcher, plan, logs=logs)
         self._channel = self._wire.channel
-        self.backend = "nccl" if launcher.device == "cuda" else "gloo"
-        self.device = launcher.device
+        self.backend = "nccl" if device == "cuda" else "gloo"
+        self.device = device
         self.rank_map = RankMap(places=())
         try:
-            self._node_of_rank = self._await_supervisors()
+            self._await_supervisors()
         except BaseException:
             self.close()
             raise
@@ -123,19 +129,23 @@ class World:
 
     # -- start -----------------------------------------------------------------------------------
 
-    def _await_supervisors(self) -> dict[int, str]:
+    def _await_supervisors(self) -> None:
         """World check, first half: torchrun formed the world that was asked for, on the nodes asked for."""
         wanted = [(node.name, local) for node in self.nodes for local in range(self.nproc_per_node)]
-        deadline = time.monotonic() + self._start_timeout
+        began = time.monotonic()
         keys = [f"present/{node}/{local}" for node, local in wanted]
         pause = Pause()
         while not self._channel.has(*keys):
             self._tell(Progress("starting", self.size))
+            waited = time.monotonic() - began
             if ended := self._wire.launch.ended():
-                raise LaunchError(self._launch_failure(f"the agent on {ended[0].node.name} ended", wanted))
-            if time.monotonic() > deadline:
+                raise LaunchError(self._launch_failure("the agent ended", wanted, ended))
+            if waited > self._start_timeout:
                 raise LaunchError(self._launch_failure(f"no answer within {self._start_timeout:.0f} s", wanted))
+            if waited > _HELLO_SECONDS and (mute := self._wire.launch.not_there([node for node, _ in wanted])):
+                raise LaunchError(self._launch_failure(f"no answer within {_HELLO_SECONDS:.0f} s", wanted, mute))
             pause()
+        self._wire.launch.check_machines()
         present = {place: self._channel.get(key) for place, key in zip(wanted, keys, strict=True)}
         ranks: dict[int, str] = {}
         for (node, _local), said in present.items():
@@ -147,19 +157,22 @@ class World:
             if said["rank"] in ranks:
                 raise LaunchError(f"rank {said['rank']} answered from {ranks[said['rank']]} and from {node}")
             ranks[said["rank"]] = node
-        return ranks
 
-    def _launch_failure(self, what: str, wanted: list[tuple[str, int]]) -> str:
+    def _launch_failure(
+        self, what: str, wanted: list[tuple[str, int]], guilty: Sequence[NodeProcess] | None = None
+    ) -> str:
+        """One message: what happened, on which nodes, why, and the last lines of the first of them."""
         missing = sorted({node for node, local in wanted if not self._channel.has(f"present/{node}/{local}")})
-        process = next(
-            (p for p in self._wire.launch.processes if p.node.name in missing), self._wire.launch.processes[0]
-        )
-        failed = process.event("failed")
-        detail = failed.data.get("reason", "") if failed else process.tail().strip()
-        return (
-            f"the ranks did not start: {what}; missing: {', '.join(missing) or 'none'}\n"
-            f"last lines of {process.node.name} ({process.log}):\n{detail}"
-        )
+        processes = list(guilty or [p for p in self._wire.launch.processes if p.node.name in missing])
+        first = (processes or self._wire.launch.processes)[0]
+        why = "; ".join(dict.fromkeys(filter(None, map(self._wire.launch.why, processes))))
+        names = ", ".join(process.node.name for process in processes) or "no node"
+        lines = [f"the ranks did not start: {what} on {names}" + (f": {why}" if why else "")]
+        if others := [name for name in missing if name not in names.split(", ")]:
+            lines.append(f"not there either, as a consequence or for reasons of their own: {', '.join(others)}")
+        if not why:
+            lines.append(f"last lines of {first.node.name} ({first.log}):\n{first.tail().strip()}")
+        return "\n".join(lines)
 
     def _start_generation(self) -> None:
         self._generations += 1
@@ -168,7 +181,8 @@ class World:
         hosts = [node.host for node in self.nodes]
         self._order({
             "do": "start", "generation": generation, "path": self._path,
-            "nodes": [self._node_of_rank[rank] for rank in range(self.size)],
+            "nodes": [seat.node for seat in self._seats],
+            "ranks": {f"{seat.node}/{seat.local_rank}": [rank, seat.device] for rank, seat in enumerate(self._seats)},
             "ranks_on_host": max(hosts.count(host) for host in hosts) * self.nproc_per_node,
         })  # fmt: skip
         keys = [f"{generation}/hello/{rank}" for rank in range(self.size)]
@@ -177,6 +191,7 @@ class World:
         while not self._channel.has(*keys):
             late = time.monotonic() > deadline
             if late or self._channel.has(f"{generation}/trouble") or not self.usable:
+                tails = self._tails()
                 exits = self._end_generation()
                 answers = {rank: Answer() for rank in range(self.size) if not self._channel.has(keys[rank])}
                 raise describe(
@@ -185,7 +200,7 @@ class World:
                     exits,
                     self._node_of_rank,
                     timeout=self._start_timeout if late else None,
-                    tails=self._tails(),
+                    tails=tails,
                 )
             pause()
         places = [from_json(RankPlace, self._channel.get(key), where=key) for key in keys]
@@ -199,6 +214,10 @@ class World:
         )
         self.rank_map = RankMap(places=tuple(places))
 
+    @property
+    def _node_of_rank(self) -> dict[int, str]:
+        return {rank: seat.node for rank, seat in enumerate(self._seats)}
+
     # -- jobs ------------------------------------------------------------------------------------
 
     def fresh(self) -> None:
@@ -206,8 +225,14 @@ class World:
         if self._generation:
             self._leave_generation()
 
-    def ready(self) -> RankMap:
-        """Have a generation of checked workers and return where they are."""
+    def ready(self, seats: Sequence[Seat] | None = None) -> RankMap:
+        """Have a generation of checked workers and return where they are.
+
+        `seats` are where the ranks are to sit, in rank order; None leaves them as they are.
+        """
+        if seats is not None and tuple(seats) != self._seats:
+            self.fresh()
+            self._seats = tuple(seats)
         if not self._generation:
             try:
                 self._start_generation()
@@ -254,6 +279,7 @@ class World:
                 )
                 for rank in job.ranks
             ]
+        tails = self._tails()
         exits = self._end_generation()
         hung = not answered and not exits.keys() - {r for r, e in exits.items() if e.ended_by_us}
         raise describe(
@@ -262,7 +288,7 @@ class World:
             exits,
             self._node_of_rank,
             timeout=job.timeout if hung and not any(a.error for a in answers.values()) else None,
-            tails=self._tails(),
+            tails=tails,
         )
 
     def _await_answers(self, job: Job, prefix: str, number: int) -> bool:
@@ -334,23 +360,28 @@ class World:
 
     def _exits_from_agents(self, known: Mapping[int, Exit]) -> dict[int, Exit]:
         """What the torchrun agents noted about ranks whose supervisor died."""
+        rank_at = {(seat.node, seat.local_rank): rank for rank, seat in enumerate(self._seats)}
         found: dict[int, Exit] = {}
         for process in self._wire.launch.processes:
             for local_rank, code in process.agent_saw().items():
-                rank = next(
-                    (
-                        r
-                        for i, (r, node) in enumerate(sorted(self._node_of_rank.items()))
-                        if node == process.node.name and i % self.nproc_per_node == local_rank
-                    ),
-                    None,
-                )
+                rank = rank_at.get((process.node.name, local_rank))
                 if rank is not None and rank not in known:
                     found[rank] = Exit(code=code)
         return found
 
     def _tails(self) -> dict[str, str]:
-        return {process.node.name: process.tail() for process in self._wire.launch.processes}
+        """Node -> why the way to it ended, if that is known, else the last lines printed there."""
+        launch = self._wire.launch
+        gone = {process.node.name: launch.why(process) for process in launch.ended()}
+        return {p.node.name: gone.get(p.node.name) or p.tail() for p in launch.processes}
+
+    def samples(self) -> dict[str, list[dict[str, Any]]]:
+        """Node -> what its guard has told about its condition since this was asked last."""
+        told = {}
+        for process in self._wire.launch.processes:
+            process.poll()
+            told[process.node.name], process.samples = process.samples, []
+        return told
 
     def close(self) -> None:
         """End every process of this world. May be called again."""

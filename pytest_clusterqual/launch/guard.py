@@ -1,13 +1,16 @@
 """The guard: one small process on every node that ties the node's ranks to the session's life.
 
 It is started by whatever reaches the node (directly, ssh, srun), reads one line of JSON from its
-standard input - what to run, with which environment - and starts the torchrun agent. The secret
-comes in that line and never stands on a command line. When its standard input ends, the session
-is gone or wants it to end: the guard kills every process below it and leaves. It is the reaper of
+standard input - what to run, with which environment - finds the node's own address and interface,
+and starts the torchrun agent. The secret comes in that line and never stands on a command line.
+When its standard input ends, the session is gone or wants it to end: the guard kills every process
+below it and leaves. Over a network a broken connection may tell nobody, so there the session also
+sends a byte every few seconds, and the guard ends the ranks if they stay away. It is the reaper of
 its descendants, so nothing can escape by outliving its parent.
 
-Standard output carries events as JSON lines; the agent's and the ranks' output goes to standard
-error. Standard library only: it must start in milliseconds and run beside any torch.
+Standard output carries events as JSON lines, among them samples of the node's condition; the
+agent's and the ranks' output goes to standard error. It must start in milliseconds and run beside
+any torch: standard library, and NVML where there is one.
 """
 
 from __future__ import annotations
@@ -15,15 +18,24 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+from pytest_clusterqual import __version__
+from pytest_clusterqual.launch.network import NoRoute, own_place, reachable
+from pytest_clusterqual.launch.plan import OWN_ADDRESS
+from pytest_clusterqual.launch.telemetry import Sampler
+
+_SAMPLE_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -36,7 +48,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()  # the session writes one line, then nothing: no byte is lost in the buffer
     if not line:
         return 0
-    order = json.loads(line)
+    order: dict[str, Any] = json.loads(line)
     scratch = tempfile.mkdtemp(prefix="clusterqual-")
     try:
         return _run(order, scratch)
@@ -45,28 +57,81 @@ def main() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run(order: dict[str, object], scratch: str) -> int:
-    environment = {**os.environ, **order["environment"], "CLUSTERQUAL_SCRATCH": scratch, "TMPDIR": scratch}  # type: ignore[dict-item]  # JSON
-    if cores := order["cores"]:
-        os.sched_setaffinity(0, cores)  # type: ignore[arg-type]  # JSON
-    _tell(event="began", monotonic=time.monotonic(), scratch=scratch)
+def _run(order: dict[str, Any], scratch: str) -> int:
+    _tell("hello", host=socket.gethostname(), version=__version__, python=platform.python_version())
     try:
-        agent = subprocess.Popen(  # type: ignore[call-overload]  # JSON
-            order["argv"], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+        address, interface = _place(order)
+    except NoRoute as error:
+        _tell("failed", reason=str(error))
+        return 1
+    environment = {**os.environ, **order["environment"], "CLUSTERQUAL_SCRATCH": scratch, "TMPDIR": scratch}
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if order["interface"] or name not in environment:  # what was asked for wins over what the node is set to
+            environment[name] = interface
+    if cores := order["cores"]:
+        os.sched_setaffinity(0, cores)
+    argv = [word.replace(OWN_ADDRESS, address) for word in order["argv"]]
+    _tell("began", monotonic=time.monotonic(), address=address, interface=interface, scratch=scratch)
+    try:
+        agent = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
             preexec_fn=_die_with_the_guard,  # noqa: PLW1509  # the guard has one thread
         )  # fmt: skip
     except OSError as error:
-        _tell(event="failed", reason=f"cannot start {order['argv'][0]}: {error.strerror}")  # type: ignore[index]
+        _tell("failed", reason=f"cannot start {argv[0]}: {error.strerror}")
         return 127
+    return _watch(agent, float(order["heartbeat"]))
+
+
+def _place(order: dict[str, Any]) -> tuple[str, str]:
+    """This node's address and interface, once it is certain that it speaks with the session's version and store."""
+    if order["version"] != __version__:
+        raise NoRoute(
+            f"{socket.gethostname()} has pytest-clusterqual {__version__}, the session {order['version']}: install the "
+            "same version on every host"
+        )
+    address, port = order["store"]
+    if reason := reachable(address, port, 10.0):
+        raise NoRoute(
+            f"{socket.gethostname()} cannot reach the session at {address} port {port}: {reason}; open the port between "
+            "them, or set launcher.address to an address that the nodes can reach"
+        )
+    if order["address"]:
+        return order["address"], order["interface"]
+    return own_place(order["interface"], order["peers"])
+
+
+def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
+    """Wait for the agent, for the end of the lifeline, or for the session to fall silent."""
     ended = os.pidfd_open(agent.pid)
+    heard = sampled = time.monotonic()
+    sampler = Sampler()
     while True:
-        ready, _, _ = select.select([0, ended], [], [])
+        ready, _, _ = select.select([0, ended], [], [], _SAMPLE_SECONDS)
+        now = time.monotonic()
         if ended in ready:
             code = int(agent.wait())
-            _tell(event="ended", monotonic=time.monotonic(), code=code)
+            _tell("ended", monotonic=now, code=code)
             return code if code >= 0 else 128 - code
-        if not os.read(0, 4096):
-            return 0
+        if 0 in ready:
+            if not os.read(0, 4096):
+                return 0
+            heard = now
+        if heartbeat and now - heard > heartbeat:
+            print(f"no sign of life from the session for {heartbeat:g} s: the ranks are ended", file=sys.stderr)
+            return 1
+        if now - sampled >= _SAMPLE_SECONDS:
+            sampled = now
+            if _all_read():
+                _tell("sample", **sampler.sample())
+
+
+def _all_read() -> bool:
+    """False while the session does not read what it was told; one who waits for it there misses the end of the lifeline.
+
+    A pipe counts as writable only with a page free, which is more than any sample needs.
+    """
+    return bool(select.select([], [1], [], 0)[1])
 
 
 def _die_with_the_guard() -> None:
@@ -74,8 +139,8 @@ def _die_with_the_guard() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _tell(**event: object) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
+def _tell(event: str, **data: object) -> None:
+    sys.stdout.write(json.dumps({"event": event, **data}) + "\n")
     sys.stdout.flush()
 
 

@@ -10,6 +10,7 @@ import glob
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Literal
 
 from pytest_clusterqual.errors import LaunchError
@@ -24,11 +25,13 @@ class LocalLauncher:
     simulated = True
     interface: str | None = "lo"
     address = "127.0.0.1"
+    heartbeat = 0.0
+    python = sys.executable
 
     def __init__(self, *, device: Literal["auto", "cpu", "cuda"] = "auto", oversubscribe: bool = False) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
         self._gpus = visible_gpus()
-        self.device: Literal["cpu", "cuda"] = ("cuda" if self._gpus else "cpu") if device == "auto" else device
+        self.device: Literal["auto", "cpu", "cuda"] = ("cuda" if self._gpus else "cpu") if device == "auto" else device
         self._oversubscribe = oversubscribe
         self.oversubscribed = False
 
@@ -59,9 +62,16 @@ class LocalLauncher:
                 return tuple(self._node(i, (self._cores[i % len(self._cores)],), ()) for i in range(count))
         return tuple(self._node(i, share, ()) for i, share in enumerate(split(self._cores, count)))
 
-    def command(self, node: NodePlan) -> list[str]:
-        """The guard, in this interpreter."""
-        return [sys.executable, "-m", "pytest_clusterqual.launch.guard"]
+    def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
+        """The program itself: it is on its node already."""
+        return list(program)
+
+    def explain(self, said: str) -> str:
+        """Nothing lies between the session and this machine."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing was taken."""
 
     @staticmethod
     def _node(index: int, cores: tuple[int, ...], gpus: tuple[int, ...]) -> NodePlan:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import math
+import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pytest_clusterqual.errors import LaunchError
+from pytest_clusterqual.launch.network import NoRoute, own_place, route_to
+
+# Stands in the agent's command line until the guard knows its host's address on the route to the others.
+OWN_ADDRESS = "@OWN_ADDRESS@"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlan:
-    """One node of a launch: its name in reports, the host it is on, its share of that host.
+    """One node of a launch: its name in reports, the host it is reached by, its share of that host.
 
-    `address` is what other nodes reach it by; `cores` and `gpus` are the indices it may use,
-    empty for all.
+    `address` is what other nodes reach it by; None where only the host itself can tell. `cores`
+    and `gpus` are the indices it may use, empty for all.
     """
 
     name: str
     host: str
-    address: str
+    address: str | None = None
     cores: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """One torchrun agent a node. `mode` is what the ranks do; `max_restarts` is torchrun's own."""
+    """One torchrun agent a node. `mode` is what the ranks do; `max_restarts` is torchrun's own.
+
+    `store` is the address and port at which every node reaches the session's store.
+    """
 
     nodes: tuple[NodePlan, ...]
     nproc_per_node: int
@@ -41,21 +50,43 @@ class LaunchPlan:
 
 
 class Launcher(Protocol):
-    """How a command is started on a node. One small file a launcher."""
+    """How a program is started on a node. One small file a launcher.
+
+    `device` stays ``auto`` until the nodes were asked what they have. `address` is where the
+    session's store listens and the nodes reach it. `heartbeat` is the number of seconds after
+    which a guard without a sign of life from the session ends its ranks; 0 where a broken pipe
+    is certain to tell.
+    """
 
     simulated: bool
-    device: Literal["cpu", "cuda"]
+    device: Literal["auto", "cpu", "cuda"]
     oversubscribed: bool
     interface: str | None
-    address: str  # where the session's store listens
+    address: str
+    heartbeat: float
+    python: str
 
     def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
         """Choose `count` nodes for `nproc_per_node` ranks each, or raise LaunchError with what there is."""
         ...
 
-    def command(self, node: NodePlan) -> list[str]:
-        """The argv that starts the guard on `node`, with its standard streams connected to ours."""
+    def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
+        """The argv that runs `program` on `node`, with its standard streams connected to ours.
+
+        With `store` the program must be able to reach the session's store at that address and port.
+        """
         ...
+
+    def explain(self, said: str) -> str:
+        """What went wrong on the way to the node, with the remedy, from what was printed; empty if it is not known."""
+        ...
+
+    def close(self) -> None:
+        """Give back what `nodes` took."""
+        ...
+
+
+GUARD = ("-m", "pytest_clusterqual.launch.guard")
 
 
 def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
@@ -72,13 +103,16 @@ def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
         f"--nnodes={len(plan.nodes)}", f"--nproc-per-node={plan.nproc_per_node}",
         "--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", f"--rdzv-id={plan.launch}",
         f"--rdzv-conf=is_host=0,join_timeout={seconds},timeout={seconds},keep_alive_max_attempt=100",
-        f"--local-addr={node.address}", f"--max-restarts={plan.max_restarts}", "--monitor-interval=0.1",
+        f"--local-addr={node.address or OWN_ADDRESS}", f"--max-restarts={plan.max_restarts}", "--monitor-interval=0.1",
         "-m", "pytest_clusterqual.rank", plan.mode,
     ]  # fmt: skip
 
 
 def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, str]:
-    """What the ranks of one node get beside the environment they are started in."""
+    """What the ranks of one node get beside the environment they are started in.
+
+    The guard adds the interface for GLOO and NCCL, which only the node itself knows.
+    """
     address, port = plan.store
     threads = max(1, len(node.cores) // plan.nproc_per_node) if node.cores else None
     values = {
@@ -96,11 +130,59 @@ def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, s
     }
     if threads:
         values["OMP_NUM_THREADS"] = str(threads)
-    if plan.interface:
-        values["GLOO_SOCKET_IFNAME"] = values["NCCL_SOCKET_IFNAME"] = plan.interface
     if node.gpus:
         values["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.gpus))
     return values
+
+
+def guard_order(
+    plan: LaunchPlan, node: NodePlan, *, secret: str, python: str, version: str, heartbeat: float
+) -> dict[str, Any]:
+    """What the guard on `node` is told, in one line of JSON on its standard input."""
+    return {
+        "argv": torchrun(plan, node, python),
+        "environment": environment(plan, node, secret=secret),
+        "cores": node.cores,
+        "store": plan.store,
+        "address": node.address,
+        "interface": plan.interface,
+        "peers": [other.host for other in plan.nodes if other != node],
+        "version": version,
+        "heartbeat": heartbeat,
+    }
+
+
+def choose(hosts: Sequence[str], count: int, where: str) -> tuple[NodePlan, ...]:
+    """The first `count` of `hosts`, each a whole node named as it is reached.
+
+    Raises:
+        LaunchError: there are fewer; the message names `where` they come from.
+    """
+    if len(hosts) < count:
+        raise LaunchError(f"{count} nodes asked for, {where} has {len(hosts)}: {', '.join(hosts) or 'none'}")
+    return tuple(NodePlan(name=host, host=host) for host in hosts[:count])
+
+
+def first_address(nodes: Sequence[NodePlan]) -> str:
+    """The address of this machine on the way to the nodes, for the session's store.
+
+    Raises:
+        LaunchError: the first node cannot be found from here.
+    """
+    try:
+        return route_to(nodes[0].host)
+    except NoRoute as error:
+        if nodes[0].host.partition(".")[0] == socket.gethostname().partition(".")[0]:
+            return own_place(None, [node.host for node in nodes[1:]])[0]  # the session runs on the first node itself
+        raise LaunchError(f"{error}; set launcher.address to an address of this machine that they can reach") from None
+
+
+def explained(said: str, sayings: Sequence[tuple[str, str]]) -> str:
+    """The first of `sayings` (pattern, remedy) found in what was printed, as one sentence; empty if none is."""
+    for pattern, remedy in sayings:
+        if found := re.search(pattern, said):
+            return f"{found[0].strip()}: {remedy}"
+    return ""
 
 
 def split(items: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:

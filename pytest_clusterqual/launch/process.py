@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_clusterqual.errors import LaunchError
-from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan, environment, torchrun
+from pytest_clusterqual.launch.plan import NodePlan
 
+# Guards tell of their node every second; a host under heavy load may fall behind by a few.
+SILENCE_SECONDS = 20.0
 _AGENT_SAW = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 
 
@@ -35,6 +38,8 @@ class NodeProcess:
         self.log = log
         self._buffer = b""
         self.events: list[Event] = []
+        self.samples: list[dict[str, Any]] = []
+        self.heard = time.monotonic()
         try:
             with log.open("wb") as output:
                 # A session of its own: Ctrl-C in the terminal reaches pytest alone, which ends the rest in order.
@@ -57,14 +62,32 @@ class NodeProcess:
         assert self._process.stdout is not None
         while chunk := self._process.stdout.read(65536):
             self._buffer += chunk
+            self.heard = time.monotonic()
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             try:
                 data = json.loads(line)
-                self.events.append(Event(data.pop("event"), data))
+                name = data.pop("event")
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # not the guard's word: a login banner, say; it is in nobody's way
+            if name == "sample":
+                self.samples.append(data)
+            else:
+                self.events.append(Event(name, data))
         return code
+
+    @property
+    def silent(self) -> bool:
+        """True if a guard that was heard of has told nothing for too long: its host hangs, or the way to it is cut."""
+        return self.event("began") is not None and time.monotonic() - self.heard > SILENCE_SECONDS
+
+    def keep_alive(self) -> None:
+        """Give the guard a sign of life; one that cannot be had is for `poll` to find out."""
+        assert self._process.stdin is not None
+        try:
+            os.write(self._process.stdin.fileno(), b"\n")
+        except (OSError, ValueError):
+            pass
 
     def event(self, name: str) -> Event | None:
         """The first event of that name so far."""
@@ -101,34 +124,114 @@ class NodeProcess:
         self._process.stdout.close()
 
 
-class Launch:
-    """All guards of one launch: started side by side, ended together."""
+class Held:
+    """A command that holds something (an allocation) for as long as its standard input is open."""
 
-    def __init__(self, launcher: Launcher, plan: LaunchPlan, *, secret: str, python: str, logs: Path) -> None:
-        self.plan = plan
-        self.processes: list[NodeProcess] = []
+    def __init__(self, argv: Sequence[str]) -> None:
         try:
-            for node in plan.nodes:
-                order = {
-                    "argv": torchrun(plan, node, python),
-                    "environment": environment(plan, node, secret=secret),
-                    "cores": node.cores,
-                }
-                log = logs / f"{plan.launch}-{node.name}.log"
-                self.processes.append(NodeProcess(node, launcher.command(node), order, log))
-        except BaseException:
-            self.end()
-            raise
+            self._process = subprocess.Popen(
+                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+        self.said = ""
+        self.complained = ""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        for stream in (self._process.stdout, self._process.stderr):
+            os.set_blocking(stream.fileno(), False)
 
-    def ended(self) -> list[NodeProcess]:
-        """The nodes whose agent is gone."""
-        return [process for process in self.processes if process.poll() is not None]
+    def poll(self) -> int | None:
+        """Read what it printed into `said` and `complained`; return its exit code once it has ended."""
+        code = self._process.poll()
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self.said += (self._process.stdout.read() or b"").decode(errors="replace")
+        self.complained += (self._process.stderr.read() or b"").decode(errors="replace")
+        return code
 
-    def end(self, *, grace: float = 10.0) -> None:
-        """End every process of the launch and wait until they are gone. May be called again."""
-        processes, self.processes = self.processes, []
-        for process in processes:
-            process.release()
-        deadline = time.monotonic() + grace
-        for process in processes:
-            process.reap(deadline)
+    def release(self, *, grace: float = 10.0) -> None:
+        """Let go. May be called again."""
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(grace)
+            except subprocess.TimeoutExpired:
+                self._process.terminate()  # salloc passes it on and revokes the allocation
+                self._process.wait(grace)
+        self.poll()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a short command said; `code` is None if it did not end in time."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+def ask(argv: Sequence[str], *, timeout: float) -> Output:
+    """Run a short command of this machine to its end."""
+    try:
+        done = subprocess.run(
+            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, text=True, errors="replace",
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Output(None, "", f"{argv[0]} did not end within {timeout:g} s")
+    except OSError as error:
+        raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+    return Output(done.returncode, done.stdout, done.stderr)
+
+
+class Dialogue:
+    """A command that is spoken with line by line."""
+
+    def __init__(self, argv: Sequence[str], first: bytes) -> None:
+        """Start it and send `first`."""
+        try:
+            self._process = subprocess.Popen(
+                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+        self._unread = b""
+        self._complained = b""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        for stream in (self._process.stdout, self._process.stderr):
+            os.set_blocking(stream.fileno(), False)
+        self.send(first)
+
+    def send(self, data: bytes) -> None:
+        """Write to it; whoever is gone already is found out by `line`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except OSError:
+            pass
+
+    def line(self, deadline: float) -> str | None:
+        """Its next line; None if it ended or said none until `deadline` (monotonic)."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        while b"\n" not in self._unread:
+            ended = self._process.poll() is not None
+            self._complained += self._process.stderr.read() or b""
+            said = self._process.stdout.read()
+            self._unread += said or b""
+            if not said:
+                if ended or time.monotonic() > deadline:
+                    return None
+                select.select([self._process.stdout, self._process.stderr], [], [], 0.02)
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def end(self) -> tuple[int | None, str]:
+        """End it; its exit code if it had ended by itself, and what it complained about."""
+        code = self._process.poll()
+        if code is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        _said, complained = self._process.communicate()
+        return code, (self._complained + (complained or b"")).decode(errors="replace")

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_clusterqual.model.hardware import NodeHardware
+from pytest_clusterqual.model.telemetry import NodeTelemetry
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
@@ -30,7 +33,8 @@ class Load:
 class Conditions:
     """Under which circumstances a measurement was taken. None where a field has no meaning.
 
-    `rank_nodes[r]` is the name of the node that rank r is on.
+    `rank_nodes[r]` is the name of the node that rank r is on. `telemetry` is what each node said
+    about itself meanwhile, `rank_map` how the ranks were placed where that was asked for by name.
     """
 
     nodes: int
@@ -50,7 +54,9 @@ class Conditions:
     bytes: int | None = None
     group: str | None = None
     algorithm: str | None = None
+    rank_map: str | None = None
     load: Load | None = None
+    telemetry: tuple[NodeTelemetry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +177,16 @@ class RankRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodesMeasurement:
+    """What every node is made of. No rank ran for it, so there are no conditions but the nodes themselves."""
+
+    nodes: tuple[NodeHardware, ...]
+    started: float
+    seconds: float
+    conditions: Conditions | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryMeasurement:
     conditions: Conditions
     ranks: tuple[RankMemory, ...]
@@ -220,8 +236,9 @@ class FullRunMeasurement:
     seconds: float
 
 
-Measurement = MemoryMeasurement | FabricMeasurement | ScalingMeasurement | FullRunMeasurement
+Measurement = NodesMeasurement | MemoryMeasurement | FabricMeasurement | ScalingMeasurement | FullRunMeasurement
 MEASUREMENTS: dict[str, type] = {
+    "nodes": NodesMeasurement,
     "memory": MemoryMeasurement,
     "fabric": FabricMeasurement,
     "scaling": ScalingMeasurement,

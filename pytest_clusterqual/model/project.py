@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import operator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pytest_clusterqual.model.requirement import Requirement
+from pytest_clusterqual.model.rank_map import Arrangement, Strategy
+from pytest_clusterqual.model.requirement import Op, Requirement
 from pytest_clusterqual.model.topology import Links
 from pytest_clusterqual.model.workload import Layout, Workload
 
+LauncherKind = Literal["local", "ssh", "slurm", "mpi"]
+LAUNCHERS: tuple[LauncherKind, ...] = ("local", "ssh", "slurm", "mpi")
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 GroupKind = Literal["intra_node", "inter_node", "world"]
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -23,14 +27,27 @@ GROUPS: tuple[GroupKind, ...] = ("intra_node", "inter_node", "world")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LauncherOptions:
-    """How ranks are started. `start_timeout` and `job_timeout` are in seconds."""
+    """How ranks are started and where they sit. All time-outs are in seconds.
 
-    kind: Literal["local"] = "local"
+    `hosts` are those of ssh and mpi. `interface` is what ranks talk over, `address` where the nodes
+    reach the session, `python` what runs on the nodes; None leaves it to the launcher. `slurm` holds
+    salloc's options, by name.
+    """
+
+    kind: LauncherKind = "local"
     nproc_per_node: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     oversubscribe: bool = False
+    hosts: tuple[str, ...] = ()
+    interface: str | None = None
+    address: str | None = None
+    python: str | None = None
+    rank_map: Arrangement = "block"
+    slurm: dict[str, str | bool] = field(default_factory=dict)
     start_timeout: float = 120.0
     job_timeout: float = 120.0
+    survey_timeout: float = 30.0
+    queue_timeout: float = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +56,45 @@ class Target:
 
     tokens: float
     time: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopologyDemand:
+    """What the file promises of every node, such as `key` ``gpu_memory``, `op` ``>=``, `value` 8e10 (bytes).
+
+    A count is exact (``==``), a name is a part of the real one, in capitals or not (``in``).
+    """
+
+    key: str
+    op: Op | Literal["==", "in"]
+    value: float | str
+    text: str
+    source: str
+
+    def met_by(self, value: float | str) -> bool:
+        """Compare what one device or node has."""
+        if isinstance(self.value, str) or isinstance(value, str):
+            return str(self.value).lower() in str(value).lower()
+        return bool(_COMPARED[self.op](value, self.value))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopologyPlan:
+    """What nodes are held against: each other, and the promises in `demands`.
+
+    `clock_tolerance` is the share by which GPU clocks may differ; None leaves them alone. `source`
+    is the place of the section.
+    """
+
+    source: str
+    demands: tuple[TopologyDemand, ...] = ()
+    clock_tolerance: float | None = None
+
+    def demand(self, key: str) -> TopologyDemand | None:
+        return next((demand for demand in self.demands if demand.key == key), None)
+
+
+_COMPARED = {"==": operator.eq, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +108,16 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricPlan:
-    """Sizes in bytes. `budget` is the seconds one test may measure before it must conclude."""
+    """Sizes in bytes. `budget` is the seconds one test may measure before it must conclude.
+
+    Each of `rank_maps` gives tests of its own; without any the launcher's is used.
+    """
 
     collectives: tuple[Collective, ...] = COLLECTIVES
     groups: tuple[GroupKind, ...] = GROUPS
     sizes: tuple[int, ...] = ()
     links: Links = field(default_factory=Links)
+    rank_maps: tuple[Strategy, ...] = ()
     require: tuple[Requirement, ...] = ()
     budget: float = 20.0
 
@@ -70,6 +130,7 @@ class ScalingPlan:
     repeats: int = 6
     warmup_steps: int = 3
     layouts: tuple[str, ...] | None = None
+    rank_maps: tuple[Strategy, ...] = ()
     require: tuple[Requirement, ...] = ()
     budget: float = 120.0
 
@@ -84,6 +145,7 @@ class FullRunPlan:
     steps: int | None = None
     checkpoint_every: int = 10
     checkpoint_mode: Literal["sync", "async"] = "async"
+    checkpoint_folder: str | None = None
     kill_rank: int | None = None
     kill_step: int = 0
     layouts: tuple[str, ...] | None = None
@@ -112,6 +174,7 @@ class Project:
     workload: Workload
     layouts: tuple[Layout, ...]
     target: Target | None = None
+    topology: TopologyPlan | None = None
     memory: MemoryPlan | None = None
     fabric: FabricPlan | None = None
     scaling: ScalingPlan | None = None
@@ -119,9 +182,8 @@ class Project:
     exceptions: tuple[KnownException, ...] = ()
 
     def requirements(self, criterion: str) -> tuple[Requirement, ...]:
-        plan = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}[
-            criterion
-        ]
+        plans = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}
+        plan = plans.get(criterion)
         return plan.require if plan else ()
 
     def layout(self, name: str) -> Layout:

@@ -100,7 +100,8 @@ class Judgement:
 class Record:
     """One line of ``records.jsonl``: a judgement with its conditions. `measurement` names the raw one.
 
-    `exception` is the reason for which the project file accepted a failure of this test that day.
+    `exception` is the reason for which the project file accepted a failure of this test that day,
+    `attempt` counts how often the run was begun or resumed.
     """
 
     schema: int
@@ -113,6 +114,7 @@ class Record:
     started: float
     seconds: float
     exception: str = ""
+    attempt: int = 1
 
 
 def worst(verdicts: list[Verdict] | tuple[Verdict, ...]) -> Verdict:

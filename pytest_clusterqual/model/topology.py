@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_clusterqual.errors import LaunchError
+from pytest_clusterqual.model.hardware import NodeHardware, PathClass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +24,8 @@ class Topology:
     """`nodes` names in order, each with `nproc_per_node` ranks.
 
     `simulated` is true when all nodes are shares of one machine: nothing measured there says
-    anything about a network. `oversubscribed` is true when ranks share cores.
+    anything about a network. `oversubscribed` is true when ranks share cores. `hardware` is what
+    was found on each node.
     """
 
     nodes: tuple[str, ...]
@@ -32,6 +34,7 @@ class Topology:
     simulated: bool
     oversubscribed: bool = False
     links: Links = field(default_factory=Links)
+    hardware: tuple[NodeHardware, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -40,7 +43,11 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Where one rank really sits, as it answered itself."""
+    """Where one rank really sits, as it answered itself.
+
+    `numa`, `nics` (the nearest, all of a tie) and `nic_path` (PIX, PXB, PHB, NODE, SYS) come from
+    the node's hardware; None or empty where it is not known.
+    """
 
     rank: int
     local_rank: int
@@ -52,6 +59,9 @@ class RankPlace:
     backend: str
     cores: tuple[int, ...]
     versions: dict[str, str]
+    numa: int | None = None
+    nics: tuple[str, ...] = ()
+    nic_path: PathClass | None = None
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.node}"
@@ -81,7 +91,7 @@ def check_world(
 ) -> None:
     """World check, second half: what answered is what was asked for, rank by rank.
 
-    `hosts` holds the host of each of `nodes`.
+    `hosts` holds the host that each of `nodes` is reached by.
 
     Raises:
         LaunchError: names the rank, its node, what it is and what was asked for.
@@ -96,8 +106,7 @@ def check_world(
     host_of = dict(zip(nodes, hosts, strict=True))
     first = places[0]
     for place in places:
-        if place.host != host_of[place.node]:
-            raise LaunchError(f"{place} answered from {place.host}, asked was {host_of[place.node]}")
+        _check_host(place, host_of)
         if place.device.partition(":")[0] != device or place.backend != backend:
             raise LaunchError(f"{place} uses {place.device} over {place.backend}, asked were {device} over {backend}")
         odd = sorted(
@@ -109,3 +118,20 @@ def check_world(
             raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions")
     if device == "cuda" and len({(place.host, place.node, place.device) for place in places}) != size:
         raise LaunchError("two ranks use the same GPU: " + ", ".join(f"{p}: {p.host} {p.device}" for p in places))
+
+
+def _check_host(place: RankPlace, host_of: Mapping[str, str]) -> None:
+    """A host may be reached by an address or an alias, but never by the name of another one."""
+    names = {node: _short(host) for node, host in host_of.items()}
+    answered = _short(place.host)
+    if answered == names[place.node]:
+        return
+    if answered in names.values():
+        raise LaunchError(
+            f"{place} answered from {place.host}, asked was {host_of[place.node]}: the names of these hosts are "
+            "exchanged; compare /etc/hosts, DNS and ssh's config with what the hosts call themselves"
+        )
+
+
+def _short(host: str) -> str:
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from pytest_clusterqual.errors import ChannelError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What the launcher and torchrun put into this process' environment."""
+    """What the launcher and torchrun put into this process' environment.
+
+    `rank` is torchrun's; a worker gets its own from the session, as it gets `device_index`.
+    """
 
     address: str
     port: int
@@ -31,12 +34,14 @@ class Settings:
     local_rank: int
     world_size: int
     nproc_per_node: int
+    device_index: int
 
     @classmethod
     def from_environment(cls) -> Settings:
         env = os.environ
         address, _, port = env["CLUSTERQUAL_STORE"].rpartition(":")
-        cores = [int(core) for core in env.get("CLUSTERQUAL_CORES", "").split(",") if core]
+        # Without a share of its own a node's ranks divide all cores that this process may use.
+        cores = [int(core) for core in env["CLUSTERQUAL_CORES"].split(",") if core] or sorted(os.sched_getaffinity(0))
         local_rank, local_size = int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
         return cls(
             address=address,
@@ -51,6 +56,7 @@ class Settings:
             local_rank=local_rank,
             world_size=int(env["WORLD_SIZE"]),
             nproc_per_node=local_size,
+            device_index=local_rank,
         )
 
 
@@ -87,6 +93,7 @@ class Supervisor:
         self._settings = settings
         self._channel = channel
         self._worker: int | None = None
+        self._rank = settings.rank
         self._generation = ""
         self._out_of_memory_kills = 0
 
@@ -116,16 +123,18 @@ class Supervisor:
         from pytest_clusterqual.rank import worker
 
         self._generation = message["generation"]
+        self._rank, device_index = message["ranks"][f"{self._settings.node}/{self._settings.local_rank}"]
         self._out_of_memory_kills = out_of_memory_kills()
         stacks = self._stacks_file()
         stacks.unlink(missing_ok=True)
         pid = os.fork()
         if pid == 0:
-            worker.run(self._settings, self._generation, message, stacks)  # never returns
+            seated = replace(self._settings, rank=self._rank, device_index=device_index)
+            worker.run(seated, self._generation, message, stacks)  # never returns
         self._worker = pid
 
     def _stacks_file(self) -> Path:
-        return self._settings.scratch / f"stacks-{self._settings.rank}.txt"
+        return self._settings.scratch / f"stacks-{self._settings.local_rank}.txt"
 
     def _reap(self) -> None:
         if self._worker is None:
@@ -137,7 +146,7 @@ class Supervisor:
     def _ended(self, code: int, *, state: str, stacks: str) -> None:
         self._worker = None
         self._channel.put(
-            f"{self._generation}/exit/{self._settings.rank}",
+            f"{self._generation}/exit/{self._rank}",
             {
                 "code": code,
                 "state": state,

@@ -103,7 +103,7 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
 def select_device(settings: Settings) -> tuple[torch.device, str]:
     """This rank's device and the backend that serves it."""
     if settings.device == "cuda":
-        device = torch.device("cuda", settings.local_rank)
+        device = torch.device("cuda", settings.device_index)
         torch.cuda.set_device(device)
         return device, "nccl"
     return torch.device("cpu"), "gloo"
@@ -166,7 +166,9 @@ def train(settings: Settings) -> None:
     order = channel.get("train")
     device, backend = select_device(settings)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=order["timeout"]))
-    nodes = tuple(order["nodes"])
+    channel.put(f"node/{settings.rank}", settings.node)
+    dist.barrier()
+    nodes = tuple(channel.get(f"node/{rank}") for rank in range(settings.world_size))
     ctx = Context(
         rank=settings.rank,
         global_rank=settings.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
@@ -51,6 +52,27 @@ def _identifier(value: str) -> str:
     return value
 
 
+def _word(value: str) -> str:
+    if not value.isprintable() or not value.strip() or value.startswith("-") or any(c.isspace() for c in value):
+        raise ValueError(f"got {shown(value)}, want one word that does not begin with -")
+    return value
+
+
+def _interface(value: str) -> str:
+    if len(value) > 15 or "/" in value or _word(value) != value:
+        raise ValueError(
+            f"got {shown(value)}, want the name of a network interface such as ib0, of at most 15 characters"
+        )
+    return value
+
+
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise ValueError(f"got {shown(value)}, want an IPv4 address of this machine such as 10.0.0.1") from None
+
+
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -60,6 +82,9 @@ Size = Annotated[float, BeforeValidator(_quantity(units.BYTES)), AfterValidator(
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 Name = Annotated[str, AfterValidator(_name)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
+Word = Annotated[str, AfterValidator(_word)]
+Interface = Annotated[str, AfterValidator(_interface)]
+Address = Annotated[str, AfterValidator(_address)]
 
 
 class Section(BaseModel):

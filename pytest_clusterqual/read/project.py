@@ -17,6 +17,7 @@ from pytest_clusterqual.model.project import (
     Project,
     ScalingPlan,
     Target,
+    TopologyPlan,
 )
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.topology import Links
@@ -95,7 +96,7 @@ def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None
     """The words for a document without problems."""
     assert reading.head is not None  # a section that is missing is a problem of the file
     assert reading.workload is not None
-    launcher = LauncherOptions(**(reading.launcher or LauncherSection()).model_dump())
+    launcher = _launcher(reading.launcher or LauncherSection())
     return Project(
         path=path,
         name=reading.head.project,
@@ -103,11 +104,19 @@ def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None
         workload=_workload(reading.workload, path.parent),
         layouts=tuple(Layout(**layout.model_dump()) for _index, layout in reading.layouts),
         target=Target(**reading.target.model_dump()) if reading.target else None,
+        topology=_topology(reading, name),
         memory=_memory(reading, name),
         fabric=_fabric(reading, name),
         scaling=_scaling(reading, name),
-        full_run=_full_run(reading, name),
+        full_run=_full_run(reading, name, path.parent),
         exceptions=tuple(KnownException(**entry.model_dump()) for _index, entry in reading.exceptions),
+    )
+
+
+def _launcher(section: LauncherSection) -> LauncherOptions:
+    fields = section.model_dump(exclude={"hosts", "rank_map", "slurm"})
+    return LauncherOptions(
+        hosts=section.expanded(), rank_map=section.arrangement(), slurm=section.slurm.options(), **fields
     )
 
 
@@ -133,6 +142,13 @@ def _chosen(section: TrainingSection) -> tuple[str, ...] | None:
     return None if section.layouts is None else tuple(section.layouts)
 
 
+def _topology(reading: Reading, name: str) -> TopologyPlan | None:
+    def place(key: str) -> str:
+        return f"{name}:{reading.document.line(('topology', key) if key else ('topology',))}"
+
+    return reading.topology.plan(place) if reading.topology else None
+
+
 def _memory(reading: Reading, name: str) -> MemoryPlan | None:
     section = reading.memory
     if section is None:
@@ -149,6 +165,7 @@ def _fabric(reading: Reading, name: str) -> FabricPlan | None:
         groups=tuple(section.groups),
         sizes=section.sizes.expand(),
         links=Links(**section.links.model_dump()),
+        rank_maps=tuple(section.rank_maps),
         budget=section.budget,
         require=_requirements(reading, "fabric", name),
     )
@@ -163,21 +180,23 @@ def _scaling(reading: Reading, name: str) -> ScalingPlan | None:
         points=tuple(section.points),
         repeats=section.repeats,
         warmup_steps=section.warmup_steps,
+        rank_maps=tuple(section.rank_maps),
         budget=section.budget,
         require=_requirements(reading, "scaling", name),
     )
 
 
-def _full_run(reading: Reading, name: str) -> FullRunPlan | None:
+def _full_run(reading: Reading, name: str, beside: Path) -> FullRunPlan | None:
     section = reading.full_run
     if section is None:
         return None
-    failure = section.failure
+    failure, folder = section.failure, section.checkpoint.folder
     return FullRunPlan(
         layouts=_chosen(section),
         steps=section.steps,
         checkpoint_every=section.checkpoint.every,
         checkpoint_mode=section.checkpoint.mode,
+        checkpoint_folder=os.path.abspath(beside / folder) if folder else None,
         kill_rank=failure.kill_rank if failure else None,
         kill_step=failure.at_step if failure else 0,
         require=_requirements(reading, "full_run", name),

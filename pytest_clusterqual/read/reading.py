@@ -24,13 +24,14 @@ from pytest_clusterqual.read.schema import (
     TargetSection,
     WorkloadSection,
 )
+from pytest_clusterqual.read.topology import TopologySection
 from pytest_clusterqual.read.yaml_lines import Document, Problem, Where
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=CriterionSection)
 VERSION = 1
 KEYS = (
-    "version", "project", "launcher", "workload", "layouts", "target",
+    "version", "project", "launcher", "workload", "layouts", "target", "topology",
     "memory", "fabric", "scaling", "full_run", "exceptions",
 )  # fmt: skip
 
@@ -65,6 +66,7 @@ class Reading:
         self.launcher = self.section(data, "launcher", LauncherSection)
         self.workload = self.section(data, "workload", WorkloadSection)
         self.target = self.section(data, "target", TargetSection)
+        self.topology = self.section(data, "topology", TopologySection)
         self.memory = self.criterion(data, "memory", MemorySection)
         self.fabric = self.criterion(data, "fabric", FabricSection)
         self.scaling = self.criterion(data, "scaling", ScalingSection)

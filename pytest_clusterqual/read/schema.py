@@ -6,18 +6,23 @@ What needs two sections to be judged stands in `read.checks`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.project import COLLECTIVES, GROUPS, Collective, GroupKind
+from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.project import COLLECTIVES, GROUPS, Collective, GroupKind, LauncherKind
+from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import (
+    Address,
     Date,
     Fault,
     Identifier,
+    Interface,
     Name,
     Natural,
     Number,
@@ -26,14 +31,10 @@ from pytest_clusterqual.read.fields import (
     Seconds,
     Section,
     Size,
+    Word,
 )
+from pytest_clusterqual.read.hosts import expand_hosts
 from pytest_clusterqual.read.messages import shown
-
-
-def _launcher_kind(value: object) -> object:
-    if value in ("ssh", "slurm"):
-        raise ValueError(f"got {shown(value)}: not available in this version, want local")
-    return value
 
 
 def _vocabulary(value: int) -> int:
@@ -53,13 +54,61 @@ class Head(Section):
     project: Name
 
 
+class SlurmSection(Section):
+    """What salloc is asked for outside an allocation; inside one it is not used."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Word | None = None
+    gres: Word | None = None
+    reservation: Word | None = None
+    exclude: Word | None = None
+    time: Seconds | None = None
+    cpus_per_task: Positive | None = None
+    mem: Word | None = None
+    exclusive: bool = True
+
+    def options(self) -> dict[str, str | bool]:
+        """salloc's own spelling: option -> value, True for one without a value."""
+        given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"time"})
+        options = {
+            key.replace("_", "-"): value if isinstance(value, bool) else str(value) for key, value in given.items()
+        }
+        return options if self.time is None else {**options, "time": str(math.ceil(self.time / 60))}  # minutes
+
+
 class LauncherSection(Section):
-    kind: Annotated[Literal["local"], BeforeValidator(_launcher_kind)] = "local"
+    kind: LauncherKind = "local"
     nproc_per_node: Positive = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     oversubscribe: bool = False
+    hosts: Name | list[Name] = Field(default_factory=list)
+    interface: Interface | None = None
+    address: Address | None = None
+    python: Name | None = None
+    rank_map: Strategy | list[Annotated[list[Natural], Field(min_length=2, max_length=2)]] = "block"
+    slurm: SlurmSection = SlurmSection()
     start_timeout: Seconds = 120.0
     job_timeout: Seconds = 120.0
+    survey_timeout: Seconds = 30.0
+    queue_timeout: Seconds = 86400.0
+
+    def faults(self) -> Iterator[Fault]:
+        if self.kind in ("local", "slurm") and self.hosts:
+            yield ("hosts",), f"got hosts for kind {self.kind}, want kind ssh or mpi, or no hosts"
+        try:
+            self.expanded()
+        except ClusterQualError as error:
+            yield ("hosts",), str(error)
+
+    def expanded(self) -> tuple[str, ...]:
+        """The hosts one by one."""
+        text = self.hosts if isinstance(self.hosts, str) else ",".join(self.hosts)
+        return expand_hosts(text, where="the list") if text else ()
+
+    def arrangement(self) -> Arrangement:
+        return self.rank_map if isinstance(self.rank_map, str) else tuple((pair[0], pair[1]) for pair in self.rank_map)
 
 
 class ModelSection(Section):
@@ -177,9 +226,11 @@ class FabricSection(CriterionSection):
     groups: list[GroupKind] = Field(default_factory=lambda: list(GROUPS), min_length=1)
     sizes: SizesSection = SizesSection.model_construct(from_=2.0**12, to=2.0**24, factor=4)
     links: LinksSection = LinksSection()
+    rank_maps: list[Strategy] = Field(default_factory=list)
     budget: Seconds = 20.0
 
     def faults(self) -> Iterator[Fault]:
+        yield from _repeated("rank_maps", self.rank_maps)
         yield from _repeated("collectives", self.collectives)
         yield from _repeated("groups", self.groups)
 
@@ -189,10 +240,12 @@ class ScalingSection(TrainingSection):
     points: list[Positive] = Field(default_factory=lambda: [1, 2], min_length=1)
     repeats: Positive = 6
     warmup_steps: Natural = 3
+    rank_maps: list[Strategy] = Field(default_factory=list)
     budget: Seconds = 120.0
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
+        yield from _repeated("rank_maps", self.rank_maps)
         for index, (before, after) in enumerate(itertools.pairwise(self.points)):
             if after <= before:
                 yield ("points", index + 1), f"got {after} after {before}, want node counts in rising order"
@@ -201,6 +254,7 @@ class ScalingSection(TrainingSection):
 class CheckpointSection(Section):
     every: Positive = 10
     mode: Literal["sync", "async"] = "async"
+    folder: Name | None = None
 
 
 class FailureSection(Section):

@@ -65,13 +65,17 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
         lines.append(f"MEASURED without a requirement: {numbers}")
     if conditions is not None:
         lines.append(f"measured on {text.conditions_line(conditions)}")
+        lines += [f"note {line}" for line in text.throttled_lines(conditions.telemetry)]
     lines += [f"look at {text.finding_line(finding)}" for j in order for finding in j.findings]
     return "\n".join(dict.fromkeys(lines))
 
 
 def progress_line(what: str, ranks: int, done: float, total: float, left_seconds: float | None) -> str:
-    """Such as ``fabric all_reduce-world on 4 ranks: 3 of 8, about 12 s left``; `total` 0 means unknown."""
-    line = f"{text.visible(what)} on {ranks} rank{'s' if ranks != 1 else ''}"
+    """Such as ``fabric all_reduce-world on 4 ranks: 3 of 8, about 12 s left``.
+
+    `total` 0 means unknown, `ranks` 0 that no rank is there yet.
+    """
+    line = text.visible(what) + (f" on {ranks} rank{'s' if ranks != 1 else ''}" if ranks else "")
     if total > 0:
         line += f": {done:g} of {total:g}"
     if left_seconds is None or not math.isfinite(left_seconds) or left_seconds <= 0:
@@ -91,8 +95,9 @@ def _by_criterion(records: Sequence[Record]) -> dict[str, list[Record]]:
 def _collapsed(records: Sequence[Record]) -> list[_Row]:
     """A row a record, but for what would drown the verdicts.
 
-    Sizes of one fabric test that passed share a row, which shows the tightest. Numbers that
-    nothing is required of share a row, which shows the last, with sizes or beside verdicts.
+    Sizes of one fabric test that passed share a row, which shows the tightest; so do properties of
+    nodes that passed. Numbers that nothing is required of share a row, which shows the last, with
+    sizes or beside verdicts.
     """
     judged = {record.test for record in records if record.judgement.verdict is not Verdict.MEASURED}
     groups: dict[tuple[str, object], list[Record]] = {}
@@ -103,6 +108,8 @@ def _collapsed(records: Sequence[Record]) -> list[_Row]:
             key = Verdict.MEASURED
         elif record.criterion == "fabric" and judgement.verdict is Verdict.PASS:
             key = judgement.quantity
+        elif record.criterion == "nodes" and judgement.verdict is Verdict.PASS:
+            key = Verdict.PASS
         groups.setdefault((record.test, key), []).append(record)
     tests = dict.fromkeys(record.test for record in records)
     return [
@@ -240,6 +247,8 @@ def _closing(
                 "yellow",
             )
         )
+    seen = [node for conditions in known for node in conditions.telemetry]
+    lines += [("note", line, "yellow") for line in text.throttled_lines(seen)]
     return [*lines, ("records", text.visible(run_folder), "")]
 
 

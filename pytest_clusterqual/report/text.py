@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.measurement import Conditions
 from pytest_clusterqual.model.record import Finding, Judgement
+from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 # Ratios that people say in percent; any other follows the requirement's own way of saying it.
 _SHARES = ("headroom", "goodput", "data_stall")
@@ -103,7 +105,21 @@ def conditions_line(conditions: Conditions) -> str:
     return visible("; ".join(parts))
 
 
+def throttled_lines(telemetry: Iterable[NodeTelemetry]) -> list[str]:
+    """A sentence for each node whose GPUs were slowed down against their will, over all measurements."""
+    seen: dict[str, dict[str, None]] = {}
+    for node in telemetry:
+        for device, reasons in node.throttled.items():
+            seen.setdefault(node.node, {}).update(dict.fromkeys(f"{device}: {reason}" for reason in reasons))
+    return [
+        visible(f"{node} was throttled ({'; '.join(what)}): slow timings may come from heat or power, not from the job")
+        for node, what in seen.items()
+    ]
+
+
 def _number(judgement: Judgement, value: float) -> str:
+    if judgement.unit == units.NODES and judgement.interval is not None:
+        return f"{value:g} odd of {judgement.interval.samples} nodes"
     if judgement.unit != units.RATIO or not math.isfinite(value):
         return units.show(value, judgement.unit)
     demand = judgement.requirement

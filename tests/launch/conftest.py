@@ -15,7 +15,7 @@ from pytest_clusterqual.world import World
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
     made = World(
-        launcher, launcher.nodes(2, 1), 1, logs=tmp_path_factory.mktemp("logs"), start_timeout=120,
+        launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path_factory.mktemp("logs"), start_timeout=120,
         path=[HERE], tell=lambda progress: None,
     )  # fmt: skip
     yield made

@@ -81,7 +81,7 @@ def test_arguments_are_json(world: World) -> None:
 )
 def test_the_guilty_rank_is_named(how: str, told: str, tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     try:
         assert len(ours(marker)) >= 4
@@ -124,7 +124,7 @@ def memory_group(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory(memory_group: Path, tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
     try:
         pids = [result.value["pid"] for result in world.run(job("where"))]
         (memory_group / "cgroup.procs").write_text(str(pids[1]))
@@ -145,12 +145,12 @@ def test_a_world_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.
             for word in torchrun(replace(plan, nodes=(node,)), node, python)
         ]
 
-    monkeypatch.setattr("pytest_clusterqual.launch.process.torchrun", alone)
+    monkeypatch.setattr("pytest_clusterqual.launch.plan.torchrun", alone)
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
     with pytest.raises(
         LaunchError, match="node0 is in a world of 1 ranks, asked were 2: torchrun formed another world"
     ):
-        World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[], tell=lambda p: None)
+        World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[], tell=lambda p: None)
 
 
 def test_megabytes_of_output_disturb_nothing(world: World) -> None:
@@ -182,7 +182,7 @@ def test_results_do_not_pile_up_in_the_store(world: World) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[Progress] = []
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(1, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=told.append)
+    world = World(launcher, launcher.nodes(1, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=told.append)
     try:
         world.run(Job(name="jobs_for_tests:progress", args={"steps": 10}, ranks=(0,), timeout=30, what="a count"))
     finally:
@@ -198,8 +198,8 @@ def test_a_launch_that_cannot_start_says_why(tmp_path: Path) -> None:
     nodes = launcher.nodes(2, 1)
     # An address that is not ours: torchrun cannot serve there, so nothing answers in time.
     with pytest.raises(LaunchError, match=r"no answer within 0\.5 s|no answer within 0 s") as caught:
-        World(launcher, nodes, 1, logs=tmp_path, start_timeout=0.5, path=[], tell=lambda p: None)
-    assert "missing: node0, node1" in str(caught.value)
+        World(launcher, nodes, 1, device="cpu", logs=tmp_path, start_timeout=0.5, path=[], tell=lambda p: None)
+    assert "on node0, node1" in str(caught.value)
 
 
 def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
         from pytest_clusterqual.launch.local import LocalLauncher
         from pytest_clusterqual.world import Job, World
         launcher = LocalLauncher(device="cpu", oversubscribe=True)
-        world = World(launcher, launcher.nodes(2, 1), 1, logs=Path({str(tmp_path)!r}), start_timeout=120,
+        world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=Path({str(tmp_path)!r}), start_timeout=120,
                       path=[{HERE!r}], tell=lambda p: None)
         print(world._wire.plan.launch, flush=True)
         world.run(Job(name="jobs_for_tests:misbehave", args={{"how": "sleep"}}, ranks=(0, 1), timeout=300))
@@ -229,7 +229,7 @@ def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
 
 def test_a_killed_guard_takes_its_ranks_along(tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     try:
         world.ready()
@@ -250,7 +250,7 @@ def test_a_killed_guard_takes_its_ranks_along(tmp_path: Path) -> None:
 
 def place(rank: int, **other: object) -> RankPlace:
     values: dict[str, object] = {
-        "rank": rank, "local_rank": 0, "node": f"node{rank}", "host": "h", "pid": 1, "device": "cpu",
+        "rank": rank, "local_rank": 0, "node": f"node{rank}", "host": "ab"[rank], "pid": 1, "device": "cpu",
         "device_name": "x", "backend": "gloo", "cores": (rank,), "versions": {"torch": "2.13.0"},
     }  # fmt: skip
     return RankPlace(**{**values, **other})  # type: ignore[arg-type]  # made by hand
@@ -261,7 +261,10 @@ def place(rank: int, **other: object) -> RankPlace:
     [
         ([place(0)], r"asked for ranks 0 to 1, got \[0\]"),
         ([place(0), place(1, node="node0")], "node0 has 2 ranks, asked were 1"),
-        ([place(0), place(1, host="i")], "rank 1 on node1 answered from i, asked was h"),
+        (
+            [place(0, host="b.site"), place(1, host="a.site")],
+            "rank 0 on node0 answered from b.site, asked was a: the names of these hosts are exchanged",
+        ),
         ([place(0), place(1, device="cuda:0")], "rank 1 on node1 uses cuda:0 over gloo, asked were cpu over gloo"),
         ([place(0), place(1, backend="mpi")], "rank 1 on node1 uses cpu over mpi, asked were cpu over gloo"),
         (
@@ -271,14 +274,19 @@ def place(rank: int, **other: object) -> RankPlace:
     ],
 )
 def test_the_world_that_answered_is_checked(places: list[RankPlace], told: str) -> None:
-    asked = {"nodes": ["node0", "node1"], "hosts": ["h", "h"], "nproc_per_node": 1, "device": "cpu", "backend": "gloo"}
+    asked = {"nodes": ["node0", "node1"], "hosts": ["a", "b"], "nproc_per_node": 1, "device": "cpu", "backend": "gloo"}
     check_world([place(0), place(1)], **asked)
     with pytest.raises(LaunchError, match=told):
         check_world(places, **asked)
 
 
+def test_a_host_may_be_reached_by_an_address_or_an_alias() -> None:
+    asked = {"nodes": ["node0", "node1"], "nproc_per_node": 1, "device": "cpu", "backend": "gloo"}
+    check_world([place(0), place(1)], hosts=["10.0.0.1", "rack-b"], **asked)
+
+
 def test_two_ranks_on_one_gpu_are_refused() -> None:
-    same = {"device": "cuda:0", "backend": "nccl", "node": "node0"}
+    same = {"device": "cuda:0", "backend": "nccl", "node": "node0", "host": "h"}
     with pytest.raises(LaunchError, match="two ranks use the same GPU: rank 0 on node0: h cuda:0, rank 1 on node0"):
         check_world(
             [place(0, **same), place(1, **same)],

@@ -50,6 +50,17 @@ full_run:
   require: [{goodput: ">= 40 %"}, {recovery: "<= 60 s"}]
 exceptions:
   - {test: "test_fabric*all_to_all*", reason: "switch firmware, ticket 4711", until: 2027-03-01}
+topology:
+  gpus_per_node: 8
+  gpu: H100
+  gpu_memory: ">= 80 GB"
+  nics_per_node: 8
+  nic_rate: ">= 400 Gbit/s"
+  mtu: 4092
+  cores_per_node: 96
+  numa_nodes: 4
+  memory: "> 2 TB"
+  clock_tolerance: 5 %
 """
 SMALL = """\
 version: 1
@@ -66,7 +77,7 @@ workload:
 layouts: [{name: ddp}]
 """
 
-KEYS = "version, project, launcher, workload, layouts, target, memory, fabric, scaling, full_run, exceptions"
+KEYS = "version, project, launcher, workload, layouts, target, topology, memory, fabric, scaling, full_run, exceptions"
 
 # One edit of GOOD each: what stood there, what stands there now, and what is said (after the file's name).
 BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
@@ -79,7 +90,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("project: demo", 'project: " "', '2: project: got " ", want a text of printable characters on one line'),
     ("target: {", "targets: {", "17: targets: unknown key; did you mean target? want one of version, project, "
      "launcher, "
-     "workload, layouts, target, memory, fabric, scaling, full_run, exceptions"),
+     "workload, layouts, target, topology, memory, fabric, scaling, full_run, exceptions"),
     # The launcher
     ("kind: local", "kind: ssh", '3: launcher.kind: got "ssh": not available in this version, want local'),
     ("kind: local", "kind: slurm", '3: launcher.kind: got "slurm": not available in this version, want local'),
@@ -237,6 +248,28 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ('reason: "switch firmware, ticket 4711"', 'reason: ""', '45: exceptions[0].reason: got "", want a text of '
      'printable '
      "characters on one line"),
+    # The topology
+    ("gpus_per_node: 8", "gpus_per_node: -1", "47: topology.gpus_per_node: got -1, want at least 0"),
+    ("gpus_per_node: 8", 'gpus_per_node: ">= 8"', '47: topology.gpus_per_node: got ">= 8", want a whole number'),
+    ("gpus_per_node: 8", "gpu_per_node: 8", "47: topology.gpu_per_node: unknown key; did you mean gpus_per_node? want "
+     "one of gpus_per_node, gpu, gpu_memory, nics_per_node, nic_rate, mtu, cores_per_node, numa_nodes, memory, "
+     "clock_tolerance"),
+    ("gpu: H100", "gpu: [H100, H200]", "48: topology.gpu: got a list, want a text"),
+    ("gpu: H100", 'gpu: ""', '48: topology.gpu: got "", want a text of printable characters on one line'),
+    ('gpu_memory: ">= 80 GB"', "gpu_memory: 80 GB", '49: topology.gpu_memory: got "80 GB", want "<op> <number> <unit>" '
+     "with <=, >=, < or > and a size such as 64 MiB"),
+    ('gpu_memory: ">= 80 GB"', "gpu_memory: 80", '49: topology.gpu_memory: got 80, want "<op> <number> <unit>" with <=, '
+     ">=, < or > and a size such as 64 MiB"),
+    ('nic_rate: ">= 400 Gbit/s"', 'nic_rate: ">= 400 Gbit"', '51: topology.nic_rate: got "400 Gbit", want a rate such as '
+     "300 GB/s"),
+    ('nic_rate: ">= 400 Gbit/s"', 'nic_rate: ">= 0 Gbit/s"', '51: topology.nic_rate: got ">= 0 Gbit/s", want a level '
+     "above zero"),
+    ("mtu: 4092", "mtu: 0", "52: topology.mtu: got 0, want at least 1"),
+    ("numa_nodes: 4", "numa_nodes: 4.0", "54: topology.numa_nodes: got 4.0, want a whole number"),
+    ("clock_tolerance: 5 %", "clock_tolerance: 5", "56: topology.clock_tolerance: got 5, want a share above 0 % and "
+     "below 100 %"),
+    ("clock_tolerance: 5 %", "clock_tolerance: some", '56: topology.clock_tolerance: got "some", want a share or ratio '
+     "such as 80 % or 0.8"),
     # The text itself
     ("project: demo", "project: demo\nproject: again", "3: project: the key is written twice, first in line 2; want "
      "it once"),
@@ -274,6 +307,7 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     (SMALL.replace("[{name: ddp}]", "null"), ":12: layouts: got null, want a list"),
     (SMALL + "memory:\n", ":13: memory: got null, want a mapping: {} for the defaults, or no such key to leave "
      "it out"),
+    (SMALL + "topology:\n", ":13: topology: got null, want a mapping of keys to values"),
     (SMALL + "memory: {require: {}}\n", ":13: memory.require: got an empty mapping, want a list"),
     (SMALL + "memory: {require: [[]]}\n", ":13: memory.require[0]: got an empty list, want a mapping of keys to "
      "values"),

@@ -23,6 +23,8 @@ from pytest_clusterqual.model.project import (
     Project,
     ScalingPlan,
     Target,
+    TopologyDemand,
+    TopologyPlan,
 )
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 from pytest_clusterqual.model.topology import Links
@@ -61,6 +63,9 @@ def test_a_good_file_is_read_field_by_field(tmp_path: Path) -> None:
     def demand(line: int, criterion: str, **fields: object) -> Requirement:
         return Requirement(criterion=criterion, source=f"clusterqual.yaml:{line}", **fields)  # type: ignore[arg-type]
 
+    def promise(line: int, key: str, op: str, value: float | str, text: str) -> TopologyDemand:
+        return TopologyDemand(key=key, op=op, value=value, text=text, source=f"clusterqual.yaml:{line}")  # type: ignore[arg-type]
+
     project = load(GOOD, nodes=2)
     assert project == Project(
         path=Path("clusterqual.yaml"),
@@ -84,6 +89,21 @@ def test_a_good_file_is_read_field_by_field(tmp_path: Path) -> None:
             Layout(name="fsdp-ac", fsdp="full", activation_checkpointing="full"),
         ),
         target=Target(tokens=2e9, time=144_000.0),
+        topology=TopologyPlan(
+            source="clusterqual.yaml:46",
+            clock_tolerance=0.05,
+            demands=(
+                promise(47, "gpus_per_node", "==", 8.0, "8"),
+                promise(48, "gpu", "in", "H100", "H100"),
+                promise(49, "gpu_memory", ">=", 80e9, ">= 80 GB"),
+                promise(50, "nics_per_node", "==", 8.0, "8"),
+                promise(51, "nic_rate", ">=", 5e10, ">= 400 Gbit/s"),
+                promise(52, "mtu", "==", 4092.0, "4092"),
+                promise(53, "cores_per_node", "==", 96.0, "96"),
+                promise(54, "numa_nodes", "==", 4.0, "4"),
+                promise(55, "memory", ">", 2e12, "> 2 TB"),
+            ),
+        ),
         memory=MemoryPlan(
             steps=4,
             require=(
@@ -137,9 +157,10 @@ def test_a_good_file_is_read_field_by_field(tmp_path: Path) -> None:
 
 def test_what_is_absent_has_no_plan_and_what_is_empty_has_the_defaults() -> None:
     bare = load(SMALL)
-    assert (bare.memory, bare.fabric, bare.scaling, bare.full_run, bare.target) == (None,) * 5
+    assert (bare.topology, bare.memory, bare.fabric, bare.scaling, bare.full_run, bare.target) == (None,) * 6
     assert (bare.launcher, bare.exceptions, bare.workload.data_path) == (LauncherOptions(), (), None)
-    asked = load(SMALL + "memory: {}\nfabric: {}\nscaling: {}\nfull_run: {steps: 10}\n")
+    asked = load(SMALL + "memory: {}\nfabric: {}\nscaling: {}\nfull_run: {steps: 10}\ntopology: {gpu: null}\n")
+    assert asked.topology == TopologyPlan(source="clusterqual.yaml:17")
     assert (asked.memory, asked.scaling, asked.full_run) == (MemoryPlan(), ScalingPlan(), FullRunPlan(steps=10))
     assert asked.fabric == FabricPlan(sizes=tuple(4096 * 4**step for step in range(7)))
 

@@ -1,0 +1,67 @@
+"""The mpi launcher: for sites whose only way to a node is OpenMPI's mpirun.
+
+One mpirun a node starts one guard there, as ssh would; MPI itself carries no message of the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+from pytest_clusterqual.launch.plan import NodePlan, choose, explained, first_address
+from pytest_clusterqual.launch.ssh import _SAYINGS as SSH_SAYINGS
+
+_SAYINGS = (
+    *SSH_SAYINGS,
+    (r"ORTE was unable to reliably start one or more daemons", "see the lines above it, usually ssh's own"),
+    (r"There are not enough slots available", "the host list of mpirun's own configuration does not have this host"),
+    (r"mpirun was unable to find the specified executable file", "name a Python that every host has with launcher.python"),
+    (r"ORTE has lost communication with a remote daemon", "the host went down or the network to it is cut"),
+)  # fmt: skip
+
+
+class MpiLauncher:
+    """`hosts` as mpirun knows them; the nodes reach the session at `address`."""
+
+    simulated = False
+    oversubscribed = False
+    heartbeat = 30.0
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        interface: str | None = None,
+        address: str | None = None,
+        python: str | None = None,
+    ) -> None:
+        self._hosts = tuple(hosts)
+        self.device = device
+        self.interface = interface
+        self.address = address or ""
+        self.python = python or sys.executable
+
+    def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
+        """The first `count` hosts, and the address at which they reach this machine."""
+        chosen = choose(self._hosts, count, "--qual-hosts or launcher.hosts")
+        self.address = self.address or first_address(chosen)
+        return chosen
+
+    def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
+        """One process on the host, not bound to any core; its standard input is ours, as for every first process."""
+        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        return [
+            "mpirun", *as_root, "--host", f"{node.host}:1", "-np", "1", "--bind-to", "none",
+            "--mca", "plm_rsh_args", "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10",
+            *program,
+        ]  # fmt: skip
+
+    def explain(self, said: str) -> str:
+        """mpirun's own complaint, or that of the ssh below it."""
+        return explained(said, _SAYINGS)
+
+    def close(self) -> None:
+        """Nothing was taken."""

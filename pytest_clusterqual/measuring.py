@@ -1,0 +1,222 @@
+"""What each criterion asks of a session, and the measurement that comes of it.
+
+No judging: whoever calls decides how many samples are enough, and passes what there is as `before`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.measurement import (
+    Conditions,
+    FabricMeasurement,
+    FullRunMeasurement,
+    MemoryMeasurement,
+    NodesMeasurement,
+    RankFabric,
+    RankMemory,
+    RankTraining,
+    ScalingMeasurement,
+    ScalingRun,
+)
+from pytest_clusterqual.model.rank_map import Arrangement
+from pytest_clusterqual.model.topology import RankPlace
+from pytest_clusterqual.model.workload import Layout
+from pytest_clusterqual.session import Session
+from pytest_clusterqual.world import RankResult
+
+T = TypeVar("T")
+_SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
+
+
+def nodes(session: Session) -> NodesMeasurement:
+    """What every node is made of; no rank is started for it."""
+    began = _Clock()
+    found = tuple(session.hardware.values())
+    return NodesMeasurement(nodes=found, started=began.wall, seconds=began.seconds)
+
+
+def memory(session: Session, layout: Layout) -> MemoryMeasurement:
+    """Peak memory of the exact job on all nodes, in fresh processes."""
+    assert session.project.memory is not None
+    began = _Clock()
+    session.forget_samples()
+    args = {**_job_args(session, layout), "steps": session.project.memory.steps}
+    results = session.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
+    ranks = tuple(parse(RankMemory, result, session.places) for result in results)
+    conditions = _conditions(
+        session, results, layout=layout.name, workload=_fingerprint(session, [r.data_digest for r in ranks])
+    )
+    return MemoryMeasurement(conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds)
+
+
+def fabric(
+    session: Session,
+    collective: str,
+    group: str,
+    *,
+    rounds: int,
+    arrangement: Arrangement | None = None,
+    before: FabricMeasurement | None = None,
+) -> FabricMeasurement:
+    """`rounds` passes over all sizes of one collective, added to those made `before`."""
+    assert session.project.fabric is not None
+    began = _Clock()
+    if before is None:
+        session.forget_samples()
+    args = {
+        "collective": collective, "group": group, "sizes": list(session.project.fabric.sizes),
+        "seconds": _SAMPLE_SECONDS,
+    }  # fmt: skip
+    made: list[tuple[RankFabric, ...]] = []
+    everything: list[RankResult] = []
+    for done in range(rounds):
+        results = session.run(
+            "pytest_clusterqual.rank.collectives:sweep", args, arrangement=arrangement,
+            what=f"{collective} in {group}", progress=(done, rounds),
+        )  # fmt: skip
+        made.append(tuple(parse(RankFabric, result, session.places) for result in results))
+        everything += results
+    conditions = _conditions(session, everything, collective=collective, group=group, rank_map=_name(arrangement))
+    return FabricMeasurement(
+        conditions=_heavier(conditions, before.conditions if before else None),
+        rounds=(before.rounds if before else ()) + tuple(made),
+        started=before.started if before else began.wall,
+        seconds=began.seconds + (before.seconds if before else 0.0),
+    )
+
+
+def scaling(
+    session: Session,
+    layout: Layout,
+    points: Sequence[int],
+    *,
+    repeats: int,
+    arrangement: Arrangement | None = None,
+    before: ScalingMeasurement | None = None,
+) -> ScalingMeasurement:
+    """The fixed work on each number of nodes in `points`, `repeats` times, interleaved."""
+    assert session.project.scaling is not None
+    began = _Clock()
+    if before is None:
+        session.forget_samples()
+    args = {**_job_args(session, layout), "warmup": session.project.scaling.warmup_steps}
+    runs: list[ScalingRun] = []
+    everything: list[RankResult] = []
+    done = len(before.runs) // len(points) if before else 0
+    for repeat in range(done, done + repeats):
+        # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
+        for count in points if repeat % 2 == 0 else list(reversed(points)):
+            results = session.run(
+                "pytest_clusterqual.rank.training:fixed_work", args, nodes=count, new_group=True,
+                arrangement=arrangement, what=f"fixed work with {layout.name}",
+                progress=(len(runs), repeats * len(points)),
+            )  # fmt: skip
+            ranks = tuple(parse(RankTraining, result, session.places) for result in results)
+            workload = _fingerprint(session, [rank.data_digest for rank in ranks])
+            conditions = session.conditions(results, nodes=count, layout=layout.name, workload=workload)
+            assert conditions is not None
+            runs.append(ScalingRun(conditions=conditions, ranks=ranks))
+            everything += results
+    conditions = _conditions(
+        session, everything, nodes=max(points), layout=layout.name, workload=runs[-1].conditions.workload,
+        rank_map=_name(arrangement),
+    )  # fmt: skip
+    return ScalingMeasurement(
+        conditions=_heavier(conditions, before.conditions if before else None),
+        runs=(before.runs if before else ()) + tuple(runs),
+        started=before.started if before else began.wall,
+        seconds=began.seconds + (before.seconds if before else 0.0),
+    )
+
+
+def full_run(session: Session, layout: Layout) -> FullRunMeasurement:
+    """One complete run under torchrun's own restart, with the failure the plan asks for."""
+    plan = session.project.full_run
+    assert plan is not None
+    began = _Clock()
+    session.forget_samples()
+    steps = plan.steps or session.project.workload.steps
+    folder = session.checkpoint_folder()
+    args = {
+        **_job_args(session, layout), "steps": steps, "checkpoint_every": plan.checkpoint_every,
+        "checkpoint_mode": plan.checkpoint_mode, "kill_rank": plan.kill_rank,
+        "kill_step": plan.kill_step if plan.kill_rank is not None else 0, "folder": str(folder),
+    }  # fmt: skip
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise MeasurementError(
+            f"{folder}: cannot be made for checkpoints: {error.strerror}; name another folder with "
+            "full_run.checkpoint.folder"
+        ) from None
+    try:
+        trained = session.train(
+            args, max_restarts=1 if plan.kill_rank is not None else 0, what=f"full run of {layout.name}"
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    workload = _fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
+    return FullRunMeasurement(
+        conditions=_conditions(session, trained.results, places=trained.places, layout=layout.name, workload=workload),
+        ranks=trained.runs, mode=plan.checkpoint_mode, steps=steps,
+        tokens_per_step=session.project.workload.tokens_per_step, kill_step=args["kill_step"],
+        started=began.wall, seconds=began.seconds,
+    )  # fmt: skip
+
+
+def parse(kind: type[T], result: RankResult, places: Sequence[RankPlace]) -> T:
+    """Read what a rank returned as `kind`.
+
+    Raises:
+        MeasurementError: names the rank, its node and the field that is missing or of another type.
+    """
+    try:
+        return from_json(kind, result.value, where=f"{places[result.rank]} returned")
+    except ValueError as error:
+        raise MeasurementError(str(error)) from None
+
+
+def _job_args(session: Session, layout: Layout) -> dict[str, Any]:
+    return {"workload": to_json(session.project.workload), "layout": to_json(layout)}
+
+
+def _fingerprint(session: Session, digests: Sequence[str], places: Sequence[RankPlace] | None = None) -> str:
+    if len(set(digests)) != 1:
+        raise MeasurementError(f"the ranks read different training data: digests {', '.join(sorted(set(digests)))}")
+    versions = (places or session.places)[0].versions
+    return session.project.workload.fingerprint(versions=versions, data_digest=digests[0])
+
+
+def _conditions(session: Session, results: Sequence[RankResult], **what: Any) -> Conditions:
+    """The conditions of a whole measurement, with what the nodes told of themselves meanwhile."""
+    conditions = session.conditions(results, telemetry=session.telemetry(), **what)
+    assert conditions is not None  # results came from ranks
+    return conditions
+
+
+def _heavier(now: Conditions, before: Conditions | None) -> Conditions:
+    """The conditions of a continued measurement: the heavier load of its parts counts."""
+    if before is None or before.load is None or (now.load and now.load.other_cpu >= before.load.other_cpu):
+        return now
+    return replace(now, load=before.load)
+
+
+def _name(arrangement: Arrangement | None) -> str | None:
+    return arrangement if arrangement is None or isinstance(arrangement, str) else "explicit"
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.wall = time.time()
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,368 @@
+"""The line that `launch.survey` prints on a node, as words: its hardware, and what a user finds there.
+
+The form is this package's own and is read strictly. What another program printed inside it is
+not: a broken nvidia-smi is a reason in `unread`, never an end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.model.codec import from_json
+from pytest_clusterqual.model.hardware import Cpu, DriverReport, Gpu, Nic, NodeHardware, NodeLinks
+from pytest_clusterqual.model.host_check import HostCheck, Space
+from pytest_clusterqual.read.captured import beginning, cpu_list, whole_number
+from pytest_clusterqual.read.nvidia_smi import read_nvidia_smi
+from pytest_clusterqual.read.nvidia_topo import read_topology_matrix
+from pytest_clusterqual.read.rocm_topology import read_rocm_topology
+
+FORMAT = 1
+LARGEST = 16 * 1024 * 1024
+_WIDEST = 32  # PCI Express lanes; sysfs writes 0, 63 or 255 where there is no such link
+_ROCM_NAME = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*Card series:\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+T = TypeVar("T", DriverReport, NodeLinks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Command:
+    stdout: str
+    code: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Host:
+    name: str
+    user: str
+    executable: str | None
+    boot: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cpu:
+    model: str | None
+    packages: int | None
+    cores: int | None
+    online: str | None
+    numa: dict[str, str]
+    quota: float | None
+    affinity: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Memory:
+    total: int | None
+    limit: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pci:
+    address: str
+    numa_node: str | None
+    current_link_width: str | None
+    max_link_width: str | None
+    current_link_speed: str | None
+    max_link_speed: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Interface:
+    name: str
+    operstate: str | None
+    carrier: str | None
+    speed: str | None
+    mtu: str | None
+    type: str | None
+    dev_port: str | None
+    device: bool
+    bond: bool
+    pci: _Pci | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Port:
+    device: str
+    port: int
+    state: str | None
+    phys_state: str | None
+    rate: str | None
+    link_layer: str | None
+    firmware: str | None
+    interface: str | None
+    pci: _Pci | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Accelerator:
+    vendor: str
+    pci: _Pci | None
+    memory: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Limits:
+    open_files: int
+    open_files_hard: int
+    memlock: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lookup:
+    address: str
+    seconds: float
+    answered: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Survey:
+    survey: int
+    time: float
+    unread: tuple[str, ...]
+    host: _Host | None
+    versions: dict[str, str] | None
+    cpu: _Cpu | None
+    memory: _Memory | None
+    net: tuple[_Interface, ...] | None
+    infiniband: tuple[_Port, ...] | None
+    accelerators: tuple[_Accelerator, ...] | None
+    limits: _Limits | None
+    shm: Space | None
+    temp: Space | None
+    cwd: Space | None
+    settings: dict[str, str] | None
+    reverse_dns: _Lookup | None
+    nvidia_smi: _Command | None
+    nvidia_topo: _Command | None
+    rocm_topo: _Command | None
+    rocm_names: _Command | None
+
+
+def read_survey(survey: str | Mapping[str, Any], *, node: str) -> NodeHardware:
+    """What `node` is made of.
+
+    Raises:
+        ReadError: this is not the line of a survey, or one of another version.
+    """
+    form = _form(survey, node)
+    unread = list(form.unread)
+    driver = _read(form.nvidia_smi, "nvidia-smi -q -x", read_nvidia_smi, unread)
+    links = _read(form.nvidia_topo, "nvidia-smi topo -m", read_topology_matrix, unread)
+    links = links or _read(form.rocm_topo, "rocm-smi --showtopo", read_rocm_topology, unread)
+    versions = dict(form.versions or {})
+    modules = [versions.pop(name, None) for name in ("nvidia_module", "amdgpu_module")]
+    if driver and driver.cuda:
+        versions["cuda_driver"] = driver.cuda
+    return NodeHardware(
+        node=node,
+        host=form.host.name if form.host else node,
+        cpu=_cpu(form.cpu),
+        memory=form.memory.total if form.memory else None,
+        memory_limit=form.memory.limit if form.memory else None,
+        gpus=_gpus(form, driver, links, unread),
+        nics=_nics(form, links),
+        paths=links.paths if links else (),
+        driver=(driver and driver.driver) or next(filter(None, modules), None),
+        versions=versions,
+        settings=form.settings or {},
+        unread=tuple(unread),
+    )
+
+
+def read_host_check(
+    survey: str | Mapping[str, Any], *, node: str, clock_offset: float | None = None, clock_error: float = 0.0
+) -> HostCheck:
+    """What a user finds on `node`, with the clock as its asker saw it (seconds ahead, known to +- the error).
+
+    Raises:
+        ReadError: this is not the line of a survey, or one of another version.
+    """
+    form = _form(survey, node)
+    versions, limits, host = form.versions or {}, form.limits, form.host
+    return HostCheck(
+        node=node,
+        host=host.name if host else node,
+        user=host.user if host else None,
+        executable=host.executable if host else None,
+        boot=host.boot if host else None,
+        python=versions.get("python"),
+        torch=versions.get("torch"),
+        package=versions.get("pytest_clusterqual"),
+        distribution=versions.get("distribution"),
+        kernel=versions.get("kernel"),
+        cpus=len(form.cpu.affinity) if form.cpu else None,
+        open_files=_limit(limits.open_files) if limits else None,
+        open_files_hard=_limit(limits.open_files_hard) if limits else None,
+        memlock=_limit(limits.memlock) if limits else None,
+        shm=form.shm,
+        temp=form.temp,
+        cwd=form.cwd,
+        reverse_dns=form.reverse_dns.seconds if form.reverse_dns else None,
+        clock_offset=clock_offset,
+        clock_error=clock_error,
+        settings=form.settings or {},
+        unread=form.unread,
+    )
+
+
+def _form(survey: str | Mapping[str, Any], node: str) -> _Survey:
+    what = f"{node}: the node's survey"
+    if isinstance(survey, str):
+        if len(survey) > LARGEST:
+            raise ReadError(f"{what}: got {len(survey)} characters, at most {LARGEST} are read")
+        try:
+            survey = json.loads(survey)
+        except (ValueError, RecursionError) as error:
+            raise ReadError(f"{what}: got {beginning(str(survey))}, want one line of JSON ({error})") from None
+    if not isinstance(survey, Mapping) or survey.get("survey") != FORMAT:
+        got = survey.get("survey") if isinstance(survey, Mapping) else type(survey).__name__
+        raise ReadError(f"{what}: got form {got!r}, want {FORMAT}, the one this version reads")
+    try:
+        return from_json(_Survey, survey, where=what)
+    except (ValueError, OverflowError) as error:
+        raise ReadError(str(error)) from None
+
+
+def _read(said: _Command | None, what: str, reader: Callable[[str], T], unread: list[str]) -> T | None:
+    """What a reader makes of a program's output; why it could not goes to `unread`."""
+    if said is None:
+        return None
+    if said.code != 0:
+        reason = said.error or beginning(said.stdout)
+        unread.append(f"{what}: {reason}" if said.code is None else f"{what}: exit code {said.code}: {reason}")
+    if not said.stdout.strip():
+        return None
+    try:
+        found = reader(said.stdout)
+    except ReadError as error:
+        unread.append(str(error))
+        return None
+    unread += [f"{what}: {problem}" for problem in found.problems]
+    return found
+
+
+def _limit(number: int) -> float:
+    return math.inf if number < 0 else float(number)
+
+
+def _cpu(found: _Cpu | None) -> Cpu:
+    if found is None:
+        return Cpu()
+    return Cpu(
+        model=found.model,
+        packages=found.packages,
+        cores=found.cores,
+        threads=len(cpu_list(found.online or "")) or None,
+        numa={number: cpu_list(cpus) for number, cpus in sorted(found.numa.items())},
+        quota=found.quota,
+    )
+
+
+def _gpus(form: _Survey, driver: DriverReport | None, links: NodeLinks | None, unread: list[str]) -> tuple[Gpu, ...]:
+    """The GPUs the driver tells of; without it those on the PCI bus, of which little but their number is known."""
+    on_bus = tuple(_accelerators(form))
+    gpus = driver.gpus if driver and driver.gpus else on_bus
+    if len(gpus) < len(on_bus):
+        unread.append(f"the driver tells of {len(gpus)} GPUs, {len(on_bus)} are on the PCI bus")
+    places = {gpu.index: gpu for gpu in (links.gpus if links and links.gpus else ())}
+    return tuple(_placed(gpu, places.get(gpu.index)) for gpu in gpus)
+
+
+def _placed(gpu: Gpu, place: Gpu | None) -> Gpu:
+    if place is None:
+        return gpu
+    return replace(gpu, numa=place.numa if gpu.numa is None else gpu.numa, cpus=gpu.cpus or place.cpus)
+
+
+def _accelerators(form: _Survey) -> Iterator[Gpu]:
+    names = {int(index): name for index, name in _ROCM_NAME.findall(form.rocm_names.stdout if form.rocm_names else "")}
+    for index, found in enumerate(form.accelerators or ()):
+        pci = found.pci
+        yield Gpu(
+            index=index,
+            model=names.get(index),
+            pci=pci.address if pci else None,
+            numa=whole_number(pci.numa_node) if pci else None,
+            memory=whole_number(found.memory),
+            pcie_width=_width(pci.current_link_width) if pci else None,
+            pcie_width_max=_width(pci.max_link_width) if pci else None,
+        )
+
+
+def _nics(form: _Survey, links: NodeLinks | None) -> tuple[Nic, ...]:
+    """RDMA ports first, then the interfaces that are none of theirs, with the labels of a topology matrix."""
+    ports = form.infiniband or ()
+    interfaces = {interface.name: interface for interface in form.net or ()}
+    nics = [_of_port(port, ports, interfaces.get(port.interface or "")) for port in ports]
+    taken = {port.interface for port in ports} | {port.pci.address for port in ports if port.pci}
+    nics += [
+        _of_interface(interface)
+        for interface in interfaces.values()
+        if interface.name not in taken and (interface.pci is None or interface.pci.address not in taken)
+    ]
+    labelled = {nic.name: nic for nic in (links.nics if links and links.nics else ())}
+    found = [replace(nic, label=labelled[nic.name].label) if nic.name in labelled else nic for nic in nics]
+    known = {nic.name for nic in nics}
+    return (*found, *(nic for nic in labelled.values() if nic.name not in known))
+
+
+def _of_port(port: _Port, ports: Sequence[_Port], interface: _Interface | None) -> Nic:
+    several = sum(other.device == port.device for other in ports) > 1
+    rate = re.match(r"([0-9.]{1,8}) Gb/sec", port.rate or "")
+    layer = port.link_layer or ""
+    return Nic(
+        name=f"{port.device}:{port.port}" if several else port.device,
+        kind="infiniband" if layer == "InfiniBand" else "roce" if layer == "Ethernet" else "rdma",
+        interface=port.interface,
+        up=None if port.state is None else "ACTIVE" in port.state,
+        rate=_float(rate[1] if rate else None, 1e9 / 8),
+        mtu=whole_number(interface.mtu) if interface else None,
+        firmware=port.firmware,
+        virtual=port.pci is None,
+        **_bus(port.pci),
+    )
+
+
+def _of_interface(interface: _Interface) -> Nic:
+    up = {"up": True, "unknown": {"1": True, "0": False}.get(interface.carrier or "")}
+    speed = whole_number(interface.speed)
+    return Nic(
+        name=interface.name,
+        kind="infiniband" if interface.type == "32" else "ethernet",  # ARPHRD_INFINIBAND: IP over InfiniBand
+        interface=interface.name,
+        up=None if interface.operstate is None else up.get(interface.operstate, False),
+        rate=speed * 1e6 / 8 if speed and speed < 2**31 else None,  # -1 in an unsigned number: not known
+        mtu=whole_number(interface.mtu),
+        virtual=not interface.device,
+        **_bus(interface.pci),
+    )
+
+
+def _bus(pci: _Pci | None) -> dict[str, Any]:
+    if pci is None:
+        return {}
+    speed = re.match(r"([0-9.]{1,6}) GT/s", pci.current_link_speed or "")
+    return {
+        "pci": pci.address,
+        "numa": whole_number(pci.numa_node),
+        "pcie_width": _width(pci.current_link_width),
+        "pcie_width_max": _width(pci.max_link_width),
+        "pcie_speed": _float(speed[1] if speed else None, 1e9),
+    }
+
+
+def _width(text: str | None) -> int | None:
+    lanes = whole_number(text)
+    return lanes if lanes and lanes <= _WIDEST else None
+
+
+def _float(text: str | None, factor: float) -> float | None:
+    try:
+        return float(text or "") * factor or None
+    except ValueError:
+        return None

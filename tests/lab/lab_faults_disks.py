@@ -1,0 +1,92 @@
+"""Faults of a host's disks, seen by that host only. Each is a context manager that undoes itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab_host import Host, Impossible, refused
+
+_FILL_AT_MOST = 1 << 30  # bytes; full_disk is for small disks
+
+
+@contextmanager
+def small_disk(host: Host, path: str | Path, size: int) -> Iterator[None]:
+    """An empty disk of `size` bytes stands at `path`, a folder."""
+    with mounted(host, path, "-t", "tmpfs", "-o", f"size={size}", "small"):
+        yield
+
+
+@contextmanager
+def full_disk(host: Host, path: str | Path) -> Iterator[None]:
+    """The disk at `path` has no byte left; it must have been made small before."""
+    folder = host.path(path)
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free > _FILL_AT_MOST:
+        raise RuntimeError(f"{path} on {host.name} has {free} bytes free: put a small_disk there first")
+    filling = folder / "lab-filling"
+    try:
+        with filling.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(free, 1))
+        yield
+    finally:
+        filling.unlink()
+
+
+@contextmanager
+def read_only(host: Host, path: str | Path) -> Iterator[None]:
+    """Nothing below `path` can be written."""
+    with mounted(host, path, "--bind", str(path)):
+        host.run(["mount", "-o", "remount,bind,ro", path], check=True)
+        yield
+
+
+@contextmanager
+def slow_disk(host: Host, path: str | Path, bytes_per_second: int, *, size: int = 256 << 20) -> Iterator[None]:
+    """An empty disk of `size` bytes stands at `path`, which reads and writes no faster than that.
+
+    Written data counts when it is synchronized; what stays in the page cache is as fast as memory.
+    """
+    if "blkio" not in host.cgroups:
+        raise Impossible("there is no blkio controller of cgroup version 1 here")
+    image = host.state / f"{host.name}-slow-disk"
+    with image.open("wb") as file:
+        file.truncate(size)
+    try:
+        _try(host, ["mkfs.ext4", "-q", "-O", "^has_journal", image])
+        with mounted(host, path, "-o", "loop", image), _throttled(host, path, bytes_per_second):
+            yield
+    finally:
+        image.unlink()
+
+
+@contextmanager
+def _throttled(host: Host, path: str | Path, bytes_per_second: int) -> Iterator[None]:
+    device = os.stat(host.path(path)).st_dev
+    limits = [host.cgroups["blkio"] / f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
+    for limit in limits:
+        limit.write_text(f"{os.major(device)}:{os.minor(device)} {bytes_per_second}")
+    try:
+        yield
+    finally:
+        for limit in limits:
+            limit.write_text(f"{os.major(device)}:{os.minor(device)} 0")
+
+
+@contextmanager
+def mounted(host: Host, path: str | Path, *what: str | Path) -> Iterator[None]:
+    _try(host, ["mount", *what, path])
+    try:
+        yield
+    finally:
+        if host.alive:
+            host.run(["umount", "--lazy", path], check=True)
+
+
+def _try(host: Host, argv: list[str | Path]) -> None:
+    done = host.run(argv)
+    if done.returncode:
+        raise refused(f"{argv[0]} on {host.name}: {done.stderr.strip()}")
