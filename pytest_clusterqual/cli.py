@@ -1,25 +1,31 @@
-"""The `clusterqual` command: what can be done with a recorded run, without the hardware."""
+"""The `clusterqual` command: what comes before a qualification run, and what can be done with a recorded one."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import ClusterQualError
 
 if TYPE_CHECKING:
+    from pytest_clusterqual.hosts import Answers
+    from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.model.record import Record
     from pytest_clusterqual.runs import RunFolder
 
+_PROJECT_FILES = (Path("clusterqual.yaml"), Path("qualification/clusterqual.yaml"))
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 all verdicts PASS, 1 not all, 2 usage, 4 something could not be read."""
+    """Run the command; 0 all is well, 1 not all, 2 usage, 4 something could not be read, written or asked."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.function(arguments))
@@ -31,9 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="clusterqual", description="Read recorded qualification runs again.")
+    parser = argparse.ArgumentParser(prog="clusterqual", description="Before and after a qualification run.")
     parser.add_argument("--version", action="version", version=f"clusterqual {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="ask every host whether ranks can run there, before any is started")
+    _add(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    _add_hosts(doctor, _doctor)
+    init = commands.add_parser("init", help="write the qualification tests, and a project file for what is found")
+    init.add_argument(
+        "folder", type=Path, nargs="?", default=Path(), metavar="DIR", help="where qualification/ is made"
+    )
+    _add_hosts(init, _init)
     report = commands.add_parser("report", help="print the verdicts of a run and write its junit.xml again")
     report.add_argument("run", type=Path, help="run folder")
     report.set_defaults(function=_report)
@@ -42,6 +56,104 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--config", type=Path, required=True, help="project file with the requirements to apply")
     judge.set_defaults(function=_judge)
     return parser
+
+
+def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Namespace], int]) -> None:
+    """The options that say which hosts are meant."""
+    hosts = "gpu[001-016],gpu020 or a file with one a line (default: the project file's, else this machine)"
+    _add(command, "--qual-hosts", metavar="HOSTS", help=hosts)
+    _add(command, "--qual-launcher", metavar="KIND", help="ssh, mpi, slurm or local (default: ssh if hosts are named)")
+    _add(command, "--nodes", type=_positive, metavar="N", help="how many of the hosts, or of Slurm's nodes")
+    command.add_argument("--python", metavar="PATH", help="the Python on the hosts (default: the one that runs this)")
+    command.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="seconds until a host must have answered (default: 30)"
+    )
+    command.set_defaults(function=function, refuse=command.error)
+
+
+def _add(command: argparse.ArgumentParser, name: str, **how: Any) -> None:
+    """An option that pytest has, too; left out, the same variable of the environment stands for it."""
+    variable = "CLUSTERQUAL_" + name.removeprefix("--").removeprefix("qual-").upper()
+    command.add_argument(name, default=os.environ.get(variable) or None, **how)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"want a positive whole number, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"want a number of seconds, got {text!r}")
+    return seconds
+
+
+def _launcher(arguments: argparse.Namespace, options: LauncherOptions) -> LauncherOptions:
+    """The launcher that the options name, or usage and exit code 2."""
+    from pytest_clusterqual.hosts import launcher_options, to_ask
+
+    try:
+        chosen = launcher_options(options, kind=arguments.qual_launcher, hosts=arguments.qual_hosts)
+        return to_ask(chosen, count=arguments.nodes, python=arguments.python)
+    except ClusterQualError as error:
+        arguments.refuse(str(error))  # leaves
+        raise
+
+
+def _ask(arguments: argparse.Namespace, options: LauncherOptions) -> Answers:
+    from pytest_clusterqual.hosts import ask
+
+    timeout = arguments.timeout or options.survey_timeout
+    return ask(options, count=arguments.nodes, timeout=timeout, tell=lambda text: print(text, file=sys.stderr))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    """1 if some host cannot run ranks as it is."""
+    from pytest_clusterqual.judge.hosts import judge_hosts
+    from pytest_clusterqual.model.project import LauncherOptions
+    from pytest_clusterqual.read.hosts import fold_hosts
+    from pytest_clusterqual.read.project import load_project
+    from pytest_clusterqual.report.doctor import doctor_report
+
+    file = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    answers = _ask(arguments, _launcher(arguments, load_project(file).launcher if file else LauncherOptions()))
+    problems = judge_hosts(answers.checks, answers.hardware, answers.silent, package=__version__)
+    print(doctor_report(
+        answers.asked, answers.checks, answers.hardware, problems, fold=fold_hosts, width=_width(120),
+        color=sys.stdout.isatty(),
+    ))  # fmt: skip
+    return 0 if all(problem.warning for problem in problems) else 1
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    """What the file cannot tell goes to standard error: hosts of which it knows nothing."""
+    from pytest_clusterqual.hosts import in_short
+    from pytest_clusterqual.init import check_free, suite, write
+    from pytest_clusterqual.judge.node_properties import with_fabric_nics
+    from pytest_clusterqual.model.project import LauncherOptions
+    from pytest_clusterqual.report.project_file import project_file
+
+    folder, files = arguments.folder / "qualification", {"clusterqual.yaml": "", **suite()}
+    check_free(folder, files)
+    options = _launcher(arguments, LauncherOptions())
+    answers = _ask(arguments, options)
+    for node, reason in answers.silent.items():
+        print(f"{node}: {reason}; the project file is made without it", file=sys.stderr)
+    if not answers.hardware:
+        raise ClusterQualError("no host has answered, so there is nothing to write about; see `clusterqual doctor`")
+    nodes = arguments.nodes or (2 if options.kind == "local" else len(answers.asked))
+    files["clusterqual.yaml"] = project_file(
+        options, with_fabric_nics(answers.hardware.values(), None), name=arguments.folder.resolve().name or "/",
+        hosts=in_short(options.hosts), nodes=nodes,
+    )  # fmt: skip
+    write(folder, files)
+    print(f"wrote {', '.join(files)} to {folder}; read clusterqual.yaml, then: pytest {folder} --nodes {nodes}")
+    return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -89,10 +201,13 @@ def _print(folder: RunFolder, records: Sequence[Record]) -> int:
     from pytest_clusterqual.model.record import Verdict, worst
     from pytest_clusterqual.report import terminal
 
-    width = shutil.get_terminal_size((100, 24)).columns
     print(terminal.summary(
-        records, run_folder=str(folder.path), simulated=folder.simulated, width=width, color=sys.stdout.isatty()
+        records, run_folder=str(folder.path), simulated=folder.simulated, width=_width(100), color=sys.stdout.isatty()
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
     return 0 if worst([record.judgement.verdict for record in records]) is Verdict.PASS else 1
+
+
+def _width(fallback: int) -> int:
+    return shutil.get_terminal_size((fallback, 24)).columns

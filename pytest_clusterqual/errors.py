@@ -33,7 +33,14 @@ class ReadError(ClusterQualError):
 
 
 class LaunchError(ClusterQualError):
-    """The ranks could not be started, or the world that formed is not the one asked for."""
+    """The ranks could not be started, or the world that formed is not the one asked for.
+
+    `culprits` names the nodes, or the ranks, that the evidence points at.
+    """
+
+    def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:
+        self.culprits = tuple(culprits)
+        super().__init__(message)
 
 
 class ChannelError(ClusterQualError):

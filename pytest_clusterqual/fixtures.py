@@ -56,9 +56,10 @@ def requirements(request: pytest.FixtureRequest) -> tuple[Requirement, ...]:
 
 
 class Cluster:
-    """A lease on the nodes of this run."""
+    """All nodes of this run, for one test."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._item = request.node
         self._session = plugin.qualification_of(request.config).session
         callspec = getattr(request.node, "callspec", None)
         self._arrangement = callspec.params.get("rank_map") if callspec else None
@@ -97,15 +98,51 @@ class Cluster:
     ) -> list[RankResult]:
         """As `run`, with the seconds each rank spent inside the function."""
         __tracebackhide__ = True
-        return self._session.run(
-            function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh, arrangement=self._arrangement
-        )
+        try:
+            return self._session.run(
+                function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh, arrangement=self._arrangement
+            )
+        except ClusterQualError as error:
+            from pytest_clusterqual.run import remember_error
+
+            remember_error(self._item, error)
+            raise error.with_traceback(None) from None  # the message tells all; how jobs are sent does not help
+
+
+class Node:
+    """One node of this run, for one test: `index` counts from 0, `name` is what reports call it."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._cluster = Cluster(request)
+        self.index: int = request.param
+        self.name = plugin.qualification_of(request.config).session.all_nodes[self.index]
+
+    def run(self, function: str, *, timeout: float | None = None, fresh: bool = False, **kwargs: Any) -> list[Any]:
+        """As `cluster.run`, on the ranks of this node alone, which are a group of their own."""
+        __tracebackhide__ = True
+        return self._cluster.run(function, nodes=[self.name], timeout=timeout, fresh=fresh, **kwargs)
+
+    def run_timed(
+        self, function: str, *, timeout: float | None = None, fresh: bool = False, **kwargs: Any
+    ) -> list[RankResult]:
+        """As `run`, with the seconds each rank spent inside the function."""
+        __tracebackhide__ = True
+        return self._cluster.run_timed(function, nodes=[self.name], timeout=timeout, fresh=fresh, **kwargs)
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Lease the nodes; ``cluster.run("package.module:function", **kwargs)`` gives per-rank results."""
     return Cluster(request)
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> Node:
+    """Each node of this run in turn: a test that uses it runs once a node, and under xdist beside those of others.
+
+    A test that also uses `cluster`, `measurement`, `rank_map` or `topology` has all nodes.
+    """
+    return Node(request)
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
 """pytest hooks: gather, call, hand on. Loads in every pytest run, so it imports nothing heavy.
 
 Everything a qualification run needs is made by `pytest_clusterqual.run`, which is imported when
-the first qualification test is collected.
+the first qualification test is collected; in a controller of xdist, by `pytest_clusterqual.side_by_side`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +20,15 @@ pytest_plugins = ("pytest_clusterqual.fixtures",)
 
 # Those of `model.measurement`, which is not loaded here.
 _CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run")
-_FIXTURES = {"cluster", "measurement", "qualify", "rank_map", "requirements", "topology", "workload"}
+_FIXTURES = {"cluster", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload"}
+# Who uses one of these has all nodes of the run.
+_OF_ALL_NODES = {"cluster", "measurement", "rank_map", "topology"}
+# Any of these says that a run is about qualification, before anything is collected.
+_OPTIONS = (
+    "--nodes", "--nproc-per-node", "--qual-config", "--qual-hosts", "--qual-launcher", "--qual-resume",
+    "--qual-run-dir",
+)  # fmt: skip
+GIVEN = "clusterqual"  # what controller and workers of xdist hand each other stands under this name
 _key = pytest.StashKey["Qualification"]()
 _problem = pytest.StashKey[str]()
 _selected = pytest.StashKey[bool]()
@@ -54,17 +62,42 @@ def pytest_configure(config: pytest.Config) -> None:
         f"criterion(name, needs=()): a qualification test of one of {', '.join(_CRITERIA)}, parametrized from the "
         "project file; it is BLOCKED unless the criteria in `needs` passed",
     )
-    if option(config, "--nodes") and distributes(config):
-        raise pytest.UsageError(
-            "qualification tests cannot be spread over xdist workers: two measurements must not share a node; "
-            "run them without -n"
-        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A controller of xdist has the nodes and the run folder before it starts its workers."""
+    config = session.config
+    if not distributes(config) or not _is_asked_for(config):
+        return
+    from pytest_clusterqual.errors import ClusterQualError
+    from pytest_clusterqual.side_by_side import Controller
+
+    try:
+        config.pluginmanager.register(Controller(config))
+    except ClusterQualError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if config.getoption("looponfail", False) and _is_asked_for(config):
+        raise pytest.UsageError("qualification tests are not run in a loop; leave out --looponfail")
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    return any(option(config, name) for name in _OPTIONS)
 
 
 def distributes(config: pytest.Config) -> bool:
-    return bool(config.getoption("numprocesses", None) or config.getoption("tx", None)) or hasattr(
-        config, "workerinput"
-    )
+    """True in a process that hands the tests to xdist workers."""
+    wanted = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
+    return bool(wanted) and not config.getoption("collectonly")
+
+
+def given(config: pytest.Config) -> dict[str, Any] | None:
+    """In an xdist worker, what the controller has handed to it."""
+    return getattr(config, "workerinput", {}).get(GIVEN)
 
 
 def qualification_of(config: pytest.Config) -> Qualification:
@@ -91,47 +124,71 @@ def criterion_of(item: Any) -> tuple[str, tuple[str, ...]] | None:
     return name, tuple(marker.kwargs.get("needs", ()))
 
 
-def _qualifies(item: pytest.Item) -> bool:
-    return item.get_closest_marker("criterion") is not None or bool(_FIXTURES & set(getattr(item, "fixturenames", ())))
+def qualifies(item: Any) -> bool:
+    """True of a test that declares a criterion or uses one of our fixtures."""
+    return item.get_closest_marker("criterion") is not None or _uses(item, _FIXTURES)
+
+
+def single_node(item: Any) -> int | None:
+    """The index of the one node that a test has for itself; None if it has all nodes of the run."""
+    alone = _uses(item, {"node"}) and not _uses(item, _OF_ALL_NODES)
+    index = item.callspec.params.get("node") if alone and hasattr(item, "callspec") else None
+    return index if isinstance(index, int) else None
+
+
+def _uses(item: Any, names: set[str]) -> bool:
+    """True if a test uses our fixture of one of these names, and not one of its own that only has the same name."""
+    found = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return any(_ours(found[name]) for name in names & found.keys())
+
+
+def _ours(definitions: Sequence[Any]) -> bool:
+    """True if the last definition is ours, or is made from ours."""
+    *others, last = definitions
+    return last.func.__module__ in pytest_plugins or (last.argname in last.argnames and bool(others) and _ours(others))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "case" not in metafunc.fixturenames:
+    wants_case, wants_node = "case" in metafunc.fixturenames, _uses(metafunc.definition, {"node"})
+    if not wants_case and not wants_node:
         return
     config = metafunc.config
     from pytest_clusterqual.errors import ClusterQualError
 
     try:
-        declared = criterion_of(metafunc.definition)
+        declared = criterion_of(metafunc.definition) if wants_case else None
         if declared is not None:
             qualification_of(config).parametrize(metafunc, declared[0])
+        if wants_node:
+            qualification_of(config).parametrize_node(metafunc)
     except (ClusterQualError, pytest.UsageError) as error:
         # Told once, for the selected tests only, when collection is over: a UsageError raised
         # here would become a collection error of this one file.
         config.stash.setdefault(_problem, str(error))
-        metafunc.parametrize("case", [pytest.param(None, id="no-project")], indirect=True)
+        metafunc.parametrize("case" if wants_case else "node", [pytest.param(None, id="no-project")], indirect=True)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = [item for item in items if _qualifies(item)]
+    chosen = [item for item in items if qualifies(item)]
     if not chosen:
         return
-    if _problem in config.stash:
-        raise pytest.UsageError(config.stash[_problem])
     from pytest_clusterqual.errors import ClusterQualError
     from pytest_clusterqual.run import ordered
 
+    if _problem in config.stash:
+        return _refuse(config, config.stash[_problem])
     try:
         qualification_of(config).select(chosen)
-    except ClusterQualError as error:
-        raise pytest.UsageError(str(error)) from None
-    # Gates come before what they guard; all other tests keep their places.
-    in_order = iter(ordered(chosen))
-    items[:] = [next(in_order) if _qualifies(item) else item for item in items]
+        # Gates come before what they guard; all other tests keep their places.
+        in_order = iter(ordered(chosen))
+    except (ClusterQualError, pytest.UsageError) as error:
+        return _refuse(config, str(error))
+    items[:] = [next(in_order) if qualifies(item) else item for item in items]
     config.stash[_selected] = True
 
 
+@pytest.hookimpl(tryfirst=True)  # before a worker tells its controller that it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config  # this hook runs even if the one above refused the run
     if _selected in config.stash and not config.getoption("collectonly"):
@@ -140,7 +197,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             config.stash[_key].open()
         except ClusterQualError as error:
-            raise pytest.UsageError(str(error)) from None
+            _refuse(config, str(error))
+
+
+def _refuse(config: pytest.Config, why: str) -> None:
+    """End the run before it begins; in a worker, where that would look like a crash, let the tests tell it."""
+    if not hasattr(config, "workerinput"):
+        raise pytest.UsageError(why)
+    config.stash[_problem] = why
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -150,16 +214,35 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"clusterqual: {nodes or 'all'} nodes asked for" + (f" of {hosts}" if hosts else "")]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    done = yield
+    if _key in item.config.stash:
+        item.config.stash[_key].give_nodes(nextitem)
+    return done
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if _key in item.config.stash and item.get_closest_marker("criterion"):
-        item.config.stash[_key].check_gate(item)
+    stash = item.config.stash
+    if (_key not in stash and _problem not in stash) or not qualifies(item):
+        return
+    if _problem in stash:
+        pytest.fail(stash[_problem], pytrace=False)
+    from pytest_clusterqual.errors import ClusterQualError
+
+    try:
+        stash[_key].take_nodes(item)
+    except ClusterQualError as error:
+        pytest.fail(str(error), pytrace=False)
+    if item.get_closest_marker("criterion"):
+        stash[_key].check_gate(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
-    if _key in item.config.stash and _qualifies(item):
+    if _key in item.config.stash and qualifies(item):
         item.config.stash[_key].note_report(item, report)
     return report
 

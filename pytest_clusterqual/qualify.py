@@ -48,8 +48,8 @@ class Qualify:
             samples=tuple(samples), timing=False,
         )  # fmt: skip
         judgement = judge_quantity(figure, requirement)
-        session = self._qualification.session
-        conditions = session.conditions(telemetry=session.telemetry())
+        session, nodes = self._qualification.session, self._qualification.nodes_of(self._item)
+        conditions = session.conditions(nodes=nodes, telemetry=session.telemetry(nodes))
         self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
         self._conclude([judgement], terminal.failure_message([judgement], conditions))
         return judgement

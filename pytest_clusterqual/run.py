@@ -1,115 +1,66 @@
-"""One qualification run inside pytest: its session, run folder, records, gates and reports."""
+"""One qualification run inside pytest, where its tests run: its session, records and gates."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import signal
-import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import date, datetime, timezone
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from datetime import date
 
 import pytest
 
 from pytest_clusterqual import criteria, plugin
+from pytest_clusterqual.asked import import_path, open_folder, read_asked
 from pytest_clusterqual.criteria import Case
-from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
+from pytest_clusterqual.ending import Ending, Sigterm
+from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.launchers import make_launcher
+from pytest_clusterqual.leases import Lease, Leases
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
-from pytest_clusterqual.model.project import LAUNCHERS, LauncherOptions, Project
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
-from pytest_clusterqual.read.hosts import read_hosts
-from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.report import junit, terminal
-from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
+from pytest_clusterqual.report import junit
+from pytest_clusterqual.runs import RunFolder, Selected
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.show import ProgressLine
 from pytest_clusterqual.world import Progress
 
-_FILE = "clusterqual.yaml"
-_CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
-
 
 class Qualification:
-    """Everything between pytest's hooks and the session. Made only when a qualification test is collected."""
+    """Everything between pytest's hooks and the session. Made only when a qualification test is collected.
+
+    With xdist there is one in every worker, and the controller has given it the run folder.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         """Read the options and the project file; nothing is started."""
         self.config = config
-        if plugin.distributes(config):
-            raise ClusterQualError("qualification tests cannot be spread over xdist workers; run them without -n")
-        asked = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
-        file = self._find_file()
-        self.nodes = _whole(plugin.option(config, "--nodes"), "--nodes") or self._nodes_there(load_project(file))
-        project = load_project(file, nodes=self.nodes, nproc_per_node=asked)
-        self.project = replace(project, launcher=self._launcher_options(project.launcher))
-        self.nproc_per_node = asked or self.project.launcher.nproc_per_node
-        self.selected: list[str] = []
-        self.outcomes: list[Outcome] = []
+        self._given = plugin.given(config)
+        if self._given:
+            os.environ.update(self._given["environ"])  # the controller's allocation is this process' as well
+        elif hasattr(config, "workerinput"):
+            raise ClusterQualError("with -n, say how many nodes to qualify on the command line, e.g. --nodes 2")
+        self.asked = read_asked(config)
+        self.project = self.asked.project
         self.folder: RunFolder | None = None
-        self.folder_problem = ""
-        self.without_verdict: list[str] = []
-        self.left_out: Counter[str] = Counter()
+        self._tests: dict[str, Selected] = {}
         self._kept: dict[str, str] = {}
-        self._summarized = False
+        self._problem = ""
+        self._ending = Ending(self.project.name)
         self._session: Session | None = None
+        self._leases: Leases | None = None
+        self._lease: Lease | None = None
         self._progress: ProgressLine | None = None
-        self._old_handler: Any = None
-
-    def _launcher_options(self, options: LauncherOptions) -> LauncherOptions:
-        """The file's launcher, with what the command line and the environment say about it."""
-        kind = plugin.option(self.config, "--qual-launcher") or options.kind
-        if kind not in LAUNCHERS:
-            raise ClusterQualError(f"--qual-launcher: got {kind!r}, want one of {', '.join(LAUNCHERS)}")
-        named = plugin.option(self.config, "--qual-hosts")
-        if named and kind in ("local", "slurm"):
-            if plugin.option(self.config, "--qual-launcher"):
-                raise ClusterQualError(f"--qual-hosts: the {kind} launcher takes no hosts; want --qual-launcher ssh")
-            kind = "ssh"  # who names hosts wants to reach them
-        return replace(options, kind=kind, hosts=self._hosts(named) if named else options.hosts)
-
-    def _hosts(self, named: str) -> tuple[str, ...]:
-        return read_hosts(named, where="--qual-hosts", base=Path(self.config.invocation_params.dir))
-
-    def _nodes_there(self, project: Project) -> int:
-        """How many nodes there are, where nobody said how many to take."""
-        options = self._launcher_options(project.launcher)
-        allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options.kind == "slurm" else ""
-        if options.hosts or allocated.isdigit():
-            return len(options.hosts) or int(allocated)
-        raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
-
-    def _find_file(self) -> Path:
-        named = plugin.option(self.config, "--qual-config")
-        if named:
-            return Path(named)
-        places = []
-        for argument in self.config.args:
-            place = Path(argument.partition("::")[0])
-            places += [place if place.is_dir() else place.parent]
-        places += [Path(self.config.invocation_params.dir), Path(self.config.invocation_params.dir) / "qualification"]
-        found = next((place / _FILE for place in places if (place / _FILE).is_file()), None)
-        if found is None:
-            raise ProjectFileError([
-                f"no {_FILE} in {', '.join(dict.fromkeys(str(place) for place in places))}; "
-                "put one beside the tests, or name one with --qual-config FILE"
-            ])  # fmt: skip
-        return found
+        self._sigterm: Sigterm | None = None
 
     # -- collection ------------------------------------------------------------------------------
 
     def parametrize(self, metafunc: pytest.Metafunc, criterion: str) -> None:
         """One test a case of the criterion; a case that cannot be asked on this world is skipped in sight."""
-        cases = criteria.cases(self.project, criterion, nodes=self.nodes, nproc_per_node=self.nproc_per_node)
+        cases = criteria.cases(
+            self.project, criterion, nodes=self.asked.nodes, nproc_per_node=self.asked.nproc_per_node
+        )
         metafunc.parametrize(
             "case",
             [
@@ -122,103 +73,51 @@ class Qualification:
             indirect=True,
         )  # fmt: skip
 
+    def parametrize_node(self, metafunc: pytest.Metafunc) -> None:
+        """One test a node."""
+        metafunc.parametrize("node", range(self.asked.nodes), ids=self.asked.node_names, indirect=True)
+
     def select(self, items: Sequence[pytest.Item]) -> None:
-        """Note which criteria this run must reach a verdict on."""
-        declared = [plugin.criterion_of(item) for item in items]
-        self.selected = [name for name in CRITERIA if any(found and found[0] == name for found in declared)]
-        self.left_out = Counter(
-            case.inapplicable for case in map(_case_of, items) if case is not None and case.inapplicable
+        """Note which tests this run is asked for: not those of a criterion without a section in the file."""
+        self._tests = {item.nodeid: self._selected(item) for item in items if not _without_case(item)}
+
+    def _selected(self, item: pytest.Item) -> Selected:
+        declared, case, index = plugin.criterion_of(item), _case_of(item), plugin.single_node(item)
+        return Selected(
+            criterion=declared[0] if declared else "own",
+            layout=case.layout or "" if case else "",
+            node="" if index is None else self.asked.node_names[index],
+            inapplicable=case.inapplicable if case else "",
         )
 
     # -- before the first test -------------------------------------------------------------------
 
     def open(self) -> None:
         """Have the nodes and open the run folder; starts no rank."""
-        self._progress = ProgressLine(self.config)
-        launcher = make_launcher(self.project.launcher, tell=self._tell)
-        path, resumed = self._run_folder()
-        session = Session(
-            self.project, launcher, nodes=self.nodes, nproc_per_node=self.nproc_per_node, folder=path,
-            path=self._import_path(), tell=self._progress,
-        )  # fmt: skip
+        if not self._given:
+            self._progress = ProgressLine(self.config)
+        launcher = make_launcher(self.project.launcher, tell=lambda what: self._tell(Progress(what, 0)))
+        nodes = launcher.nodes(self.asked.nodes, self.asked.nproc_per_node)
         try:
-            if resumed:
-                self.folder = self._resume(path)
+            if self._given:
+                self.folder = RunFolder.open(self._given["folder"], part=self._given["part"])
+                self._leases = Leases(self.folder.path / "leases")
             else:
-                environment = self._environment()
-                self.folder = RunFolder.create(
-                    path, run=path.name, environment=environment, simulated=launcher.simulated
-                )
-            (path / "ranks").mkdir(exist_ok=True)
+                self.folder = open_folder(self.config, self.asked, simulated=launcher.simulated)
+            self.folder.select(self._tests)
+            self._kept = _usable(self.folder)
         except BaseException:
-            session.close()
+            launcher.close()
             raise
-        self._session = session
-        self._catch_sigterm()
+        self._session = Session(
+            self.project, launcher, nodes, nproc_per_node=self.asked.nproc_per_node, folder=self.folder.path,
+            path=import_path(self.config, self.project), tell=self._tell,
+        )  # fmt: skip
+        self._sigterm = Sigterm()
 
-    def _tell(self, what: str) -> None:
-        assert self._progress is not None
-        self._progress(Progress(what, 0))
-
-    def _run_folder(self) -> tuple[Path, bool]:
-        """Where this run writes, and whether it goes on with what is there."""
-        base = Path(self.config.invocation_params.dir)
-        named, resumed = (plugin.option(self.config, name) for name in ("--qual-run-dir", "--qual-resume"))
-        if named and resumed:
-            raise ClusterQualError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
-        if resumed:
-            return base / resumed, True
-        return base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc)), False
-
-    def _resume(self, path: Path) -> RunFolder:
-        """Open an earlier run and note which of its measurements need not be made again."""
-        folder = RunFolder.open(path)
-        now = self._environment()
-        for key in ("project_file", "nodes", "nproc_per_node", "launcher"):
-            if folder.environment.get(key) != now[key]:
-                what = "another text" if key == "project_file" else f"{folder.environment.get(key)}, now {now[key]}"
-                raise RunFolderError(f"{path}: cannot go on: {key} was {what}; start a new run without --qual-resume")
-        folder.begin_attempt()
-        for name, (test, _criterion, _measurement) in folder.measurements().items():
-            if self._usable(folder, test, name):
-                self._kept[test] = name
-            else:
-                self._kept.pop(test, None)
-        return folder
-
-    @staticmethod
-    def _usable(folder: RunFolder, test: str, measurement: str) -> bool:
-        """False if what came of the measurement was an error."""
-        verdicts = [record.judgement.verdict for record in folder.records() if record.test == test]
-        return Verdict.ERROR not in verdicts
-
-    def _environment(self) -> dict[str, Any]:
-        return {
-            "project": self.project.name,
-            "project_file": self.project.path.read_text(encoding="utf-8"),
-            "argv": shlex.join(["pytest", *self.config.invocation_params.args]),
-            "python": sys.version.split()[0],
-            "variables": environment_variables(os.environ),
-            "nodes": self.nodes,
-            "nproc_per_node": self.nproc_per_node,
-            "launcher": self.project.launcher.kind,
-        }
-
-    def _import_path(self) -> list[str]:
-        """Where users' own job functions are found on the ranks: beside the tests and where pytest runs."""
-        here = str(self.config.invocation_params.dir)
-        return list(dict.fromkeys([str(self.project.path.resolve().parent), str(self.config.rootpath), here]))
-
-    def _catch_sigterm(self) -> None:
-        """End in order on SIGTERM (a scheduler's time limit): ranks ended, records kept, reports written."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-
-        def leave(number: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGTERM, self._old_handler)
-            pytest.exit("SIGTERM received; the records so far are kept", returncode=128 + number)
-
-        self._old_handler = signal.signal(signal.SIGTERM, leave)
+    def _tell(self, progress: Progress) -> None:
+        if self._progress is not None:
+            self._progress(progress)
 
     # -- while tests run -------------------------------------------------------------------------
 
@@ -229,6 +128,28 @@ class Qualification:
             raise ClusterQualError("no qualification session is open: it exists only while tests run")
         return self._session
 
+    def nodes_of(self, item: pytest.Item) -> tuple[str, ...]:
+        """The names of the nodes that a test has for itself."""
+        index = plugin.single_node(item)
+        return self.session.all_nodes if index is None else self.session.all_nodes[index : index + 1]
+
+    def take_nodes(self, item: pytest.Item) -> None:
+        """Wait until no other xdist worker has any of the test's nodes, and have them."""
+        if self._leases is not None and self._lease is None:
+            self._lease = self._leases.acquire(self.nodes_of(item))
+            self.session.use(self._lease.nodes)
+
+    def give_nodes(self, nextitem: pytest.Item | None) -> None:
+        """Give the nodes back, unless the next test of this worker has the same: then their ranks stay warm."""
+        if self._lease is None:
+            return
+        if nextitem is None or not plugin.qualifies(nextitem) or set(self.nodes_of(nextitem)) != self._lease.nodes:
+            lease, self._lease = self._lease, None
+            try:
+                self.session.release()
+            finally:
+                lease.release()
+
     def check_gate(self, item: pytest.Item) -> None:
         """BLOCKED, with the culprit's name, if a criterion this test needs did not pass."""
         declared = plugin.criterion_of(item)
@@ -237,9 +158,11 @@ class Qualification:
         case = _case_of(item)
         if case is not None and case.inapplicable:
             return
-        reason = gate(declared[1], self.outcomes, case.params if case else {})
+        assert self.folder is not None
+        self.folder.refresh()
+        reason = gate(declared[1], _outcomes(self.folder), case.params if case else {})
         if reason:
-            judgement = _without_number(declared[0], Verdict.BLOCKED, reason)
+            judgement = without_number(declared[0], Verdict.BLOCKED, reason)
             self.record(item, [judgement], started=time.time(), seconds=0.0)
             pytest.skip(f"BLOCKED: {reason}")
 
@@ -278,7 +201,6 @@ class Qualification:
         """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
         assert self.folder is not None
         declared = plugin.criterion_of(item)
-        criterion = declared[0] if declared else "own"
         exception = self.exception_for(item)
         # What is required comes first: it is what a reader of the test looks for.
         records = [
@@ -286,7 +208,7 @@ class Qualification:
                 schema=SCHEMA,
                 run=self.folder.run,
                 test=item.nodeid,
-                criterion=criterion,
+                criterion=declared[0] if declared else "own",
                 judgement=judgement,
                 conditions=conditions,
                 measurement=measurement,
@@ -303,14 +225,9 @@ class Qualification:
             try:
                 self.folder.add_record(record)
             except RunFolderError as error:
-                self.folder_problem = str(error)  # told at the end; the folder keeps the record and tries again
+                self._problem = str(error)  # told at the end; the folder keeps the record and tries again
         item.user_properties.extend(junit.numbered(records))
-        verdict = worst([judgement.verdict for judgement in judgements])
-        case = _case_of(item)
-        # A failure that is accepted by name must not block everything behind it.
-        counted = Verdict.PASS if exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED) else verdict
-        self.outcomes.append(Outcome(item.name, criterion, case.params if case else {}, counted))
-        item.stash[_recorded] = verdict
+        item.stash[_recorded] = worst([judgement.verdict for judgement in judgements])
 
     def exception_for(self, item: pytest.Item) -> str:
         """The reason why this test may fail today, or nothing."""
@@ -328,74 +245,53 @@ class Qualification:
         """A test that ended without a verdict of its own is an ERROR, with a record."""
         if self._progress is not None:
             self._progress.clear()
-        if self.folder is None or not report.failed or _recorded in item.stash or plugin.criterion_of(item) is None:
+        if self.folder is None or not report.failed or _recorded in item.stash:
             return
         reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"
         error = item.stash.get(_error, None)
+        if plugin.criterion_of(item) is None and (
+            error is None or str(error).splitlines()[0] not in report.longreprtext
+        ):
+            return  # a test of the user's own that failed for reasons of its own
         findings: tuple[Finding, ...] = ()
         if error is not None:
             reason = str(error)
             findings = tuple(
-                Finding(suspect=culprit, kind="failed rank", evidence=reason.splitlines()[0],
+                Finding(suspect=culprit, kind="failed rank" if culprit.startswith("rank") else "failed node",
+                        evidence=reason.splitlines()[0],
                         check_next=f"the end of its log in {self.folder.path / 'ranks'}")
                 for culprit in getattr(error, "culprits", ())
             )  # fmt: skip
         declared = plugin.criterion_of(item)
-        judgement = _without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
+        judgement = without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
         self.record(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def finish(self, exitstatus: int) -> int:
-        """End the ranks, write the reports, and never exit 0 if a selected criterion reached no verdict."""
+        """End the ranks and write the reports, which a worker leaves to the controller."""
         self.close()
-        if self.folder is None:
-            return exitstatus
-        records = self.folder.records()
-        try:
-            junit.write_junit(records, self.folder.path / "junit.xml", suite="clusterqual", properties={
-                "clusterqual.run": self.folder.run, "clusterqual.project": self.project.name,
-                "clusterqual.simulated": str(self.folder.simulated).lower(),
-            })  # fmt: skip
-        except (OSError, ClusterQualError) as error:
-            self.folder_problem = self.folder_problem or f"no JUnit report: {error}"
-        self.without_verdict = [
-            name
-            for name in self.selected
-            if not any(r.criterion == name and r.judgement.verdict in _CONCLUDED for r in records)
-        ]
-        return exitstatus or (1 if self.without_verdict or self.folder_problem else 0)
+        if self._given:
+            self.config.workeroutput[plugin.GIVEN] = self._problem  # type: ignore[attr-defined]  # xdist's
+        elif self.folder is not None:
+            return self._ending.finish(self.folder, exitstatus, self._problem)
+        return exitstatus
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
         """The table of verdicts, and what is missing; once."""
-        if self.folder is None or self._summarized:
-            return
-        self._summarized = True
-        if records := self.folder.records():
-            reporter.section("qualification", sep="=")
-            tw = reporter._tw
-            text = terminal.summary(
-                records, run_folder=_relative(self.folder.path), simulated=self.folder.simulated,
-                width=tw.fullwidth, color=tw.hasmarkup,
-            )  # fmt: skip
-            reporter.write(text.rstrip() + "\n")
-        for reason, count in self.left_out.items():
-            reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
-        for name in self.without_verdict:
-            reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
-        if self.folder_problem:
-            reporter.write_line(self.folder_problem, red=True)
+        self._ending.print_summary(reporter)
 
     def close(self) -> None:
         """End every process of the run. May be called again."""
         if self._session is not None:
             self._session.close()
+        if self._lease is not None:
+            self._lease.release()
 
     def restore(self) -> None:
         """Give SIGTERM back its old meaning; the last thing of a run."""
-        if self._old_handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._old_handler)
-            self._old_handler = None
+        if self._sigterm is not None:
+            self._sigterm.restore()
 
 
 _measurement_id = pytest.StashKey[str]()
@@ -414,16 +310,49 @@ def measurement_id(item: pytest.Item) -> str | None:
 
 
 def ordered(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Qualification tests in the order of their criteria.
+    """Qualification tests in the order of their criteria, those of single nodes before all.
 
-    Tests without one come before Full-Run, which ends the warm ranks that they can use.
+    Tests without a criterion come before Full-Run, which ends the warm ranks that they can use.
     """
 
     def place(item: pytest.Item) -> float:
+        if plugin.single_node(item) is not None:
+            return -1
         declared = plugin.criterion_of(item)
         return CRITERIA.index(declared[0]) if declared else CRITERIA.index("full_run") - 0.5
 
     return sorted(items, key=place)
+
+
+def without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:
+    """A judgement of something that was not measured."""
+    return Judgement(
+        quantity=quantity, label="", value=None, unit="1", interval=None, verdict=verdict, reason=reason,
+        findings=findings,
+    )  # fmt: skip
+
+
+def _outcomes(folder: RunFolder) -> list[Outcome]:
+    """How each test of the run has ended so far, whoever ran it."""
+    by_test: dict[str, list[Record]] = {}
+    for record in folder.records():
+        by_test.setdefault(record.test, []).append(record)
+    tests = folder.tests
+    outcomes = []
+    for test, (first, *others) in by_test.items():
+        verdict = worst([record.judgement.verdict for record in (first, *others)])
+        # A failure that is accepted by name must not block everything behind it.
+        accepted = first.exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED)
+        layout = tests[test].layout if test in tests else ""
+        params = {"layout": layout} if layout else {}
+        outcomes.append(Outcome(test, first.criterion, params, Verdict.PASS if accepted else verdict))
+    return outcomes
+
+
+def _usable(folder: RunFolder) -> dict[str, str]:
+    """Test -> its last measurement, where there is one and what came of it was no error."""
+    failed = {record.test for record in folder.records() if record.judgement.verdict is Verdict.ERROR}
+    return {test: name for name, (test, _, _) in folder.measurements().items() if test not in failed}
 
 
 def _case_of(item: pytest.Item) -> Case | None:
@@ -432,23 +361,6 @@ def _case_of(item: pytest.Item) -> Case | None:
     return case if isinstance(case, Case) else None
 
 
-def _without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:
-    return Judgement(
-        quantity=quantity, label="", value=None, unit="1", interval=None, verdict=verdict, reason=reason,
-        findings=findings,
-    )  # fmt: skip
-
-
-def _whole(value: object, name: str) -> int | None:
-    if value is None or isinstance(value, int):
-        return value
-    if str(value).isdigit() and int(str(value)) > 0:
-        return int(str(value))
-    raise ClusterQualError(f"{name}: got {value!r} from the environment, want a positive whole number")
-
-
-def _relative(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+def _without_case(item: pytest.Item) -> bool:
+    """True of a test that wants a case of its criterion, where the file has none."""
+    return "case" in getattr(item, "fixturenames", ()) and _case_of(item) is None

@@ -1,27 +1,32 @@
 """The run folder: every measurement and record on disk at once, one JSON line each.
 
-A killed process loses at most the line it was writing. One process writes a run folder; any
-number may read it. Layout: ``environment.json``, ``measurements.jsonl``, ``records.jsonl``.
+A killed process loses at most the line it was writing. Layout: ``environment.json``,
+``measurements.jsonl``, ``records.jsonl``; ``tests.json`` says what was selected. Of several
+processes that write one run, each opens the folder as a *part* and appends to files of its own,
+such as ``records-gw0.jsonl``, which `merge` brings together at the end. Any number may read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.lines import Line
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import MEASUREMENTS, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Record
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
+TESTS = "tests.json"
 
 _RECORDED_VARIABLES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SLURM_", "OMP_")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSW|PASSPHRASE|JWT|CREDENTIAL", re.IGNORECASE)
@@ -39,12 +44,27 @@ _REMEDIES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selected:
+    """A test that this run was asked for, as far as it is known before it runs.
+
+    `node` is the one node it has for itself, where it does not have them all; `inapplicable` says
+    why it is left out.
+    """
+
+    criterion: str
+    layout: str = ""
+    node: str = ""
+    inapplicable: str = ""
+
+
 class RunFolder:
     """What one run measured and concluded. Made by `create` or `open`."""
 
-    def __init__(self, path: Path, environment: dict[str, Any]) -> None:
+    def __init__(self, path: Path, environment: dict[str, Any], part: str = "") -> None:
         self.path = path
         self._environment = environment
+        self._part = part
         self._records: list[Record] = []
         self._measurements: dict[str, tuple[str, str, Measurement]] = {}
         self._unsaved: list[tuple[str, bytes]] = []
@@ -68,8 +88,8 @@ class RunFolder:
         except OSError as error:
             _cannot_write(path, error)
         try:
-            _replace(path / ENVIRONMENT, described)
-            _sync_folder(path.parent)
+            lines.replace_json(path / ENVIRONMENT, described)
+            lines.sync_folder(path.parent)
         except OSError as error:
             for name in (MEASUREMENT_LINES, RECORD_LINES):
                 with contextlib.suppress(OSError):
@@ -78,18 +98,19 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
+    def open(cls, path: Path | str, *, part: str = "") -> RunFolder:
         """Read a run folder, all of it, strictly; only a last line cut short by a kill is let pass.
+
+        With `part`, such as ``gw0``, what is added goes to files of that name.
 
         Raises:
             RunFolderError: not a run folder, another schema, or a malformed line (``file:line``).
         """
         path = Path(path)
-        folder = cls(path, _read_environment(path / ENVIRONMENT))
-        for where, value in folder._lines(MEASUREMENT_LINES):
-            _add_unique(folder._measurements, where, value)
-        for where, value in folder._lines(RECORD_LINES):
-            folder._records.append(_strictly(Record, value, where))
+        folder = cls(path, _read_environment(path / ENVIRONMENT), part)
+        for line in folder._lines(MEASUREMENT_LINES):
+            _add_unique(folder._measurements, line.where, line.value)
+        folder._records = list(folder._read_records())
         return folder
 
     @property
@@ -128,22 +149,54 @@ class RunFolder:
         """
         self.update_environment({"attempts": self.attempt + 1})
 
+    @property
+    def tests(self) -> dict[str, Selected]:
+        """The tests this run was asked for, in all its attempts, by their ids."""
+        path = self.path / TESTS
+        if not path.exists():
+            return {}
+        value = lines.checked(path.read_bytes(), str(path))
+        return _strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")  # type: ignore[no-any-return]
+
+    def select(self, tests: Mapping[str, Selected]) -> None:
+        """Note which tests this run is asked for, beside those of earlier attempts.
+
+        Raises:
+            RunFolderError: ``tests.json`` could not be replaced.
+        """
+        everything = {"schema": SCHEMA, "tests": to_json({**self.tests, **tests})}
+        try:
+            lines.replace_json(self.path / TESTS, everything)
+        except OSError as error:
+            _cannot_write(self.path / TESTS, error)
+
     def records(self) -> list[Record]:
         """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
-        last = {record.test: record.attempt for record in self._records}
+        last: dict[str, int] = {}
+        for record in self._records:
+            last[record.test] = max(record.attempt, last.get(record.test, 0))
         return [record for record in self._records if record.attempt == last[record.test]]
+
+    def refresh(self) -> None:
+        """Read what the other parts have recorded meanwhile; nothing to do for who writes the folder alone."""
+        if self._part:
+            unsaved = [line for name, line in self._unsaved if name == self._file(RECORD_LINES)]
+            waiting = [_strictly(Record, lines.checked(line, "unsaved"), "unsaved") for line in unsaved]
+            self._records = [*self._read_records(), *waiting]
 
     def measurements(self) -> dict[str, tuple[str, str, Measurement]]:
         """Measurement id -> (test, criterion, measurement), in the order they were added."""
         return dict(self._measurements)
 
     def add_measurement(self, criterion: str, test: str, measurement: Measurement) -> str:
-        """Keep a measurement, on disk before this returns. The id is like ``m0001``.
+        """Keep a measurement, on disk before this returns. The id is like ``m0001``, of a part ``gw0-m0001``.
 
         Raises:
             RunFolderError: it could not be written; it is still in `measurements`.
         """
-        identity = f"m{max((int(i[1:]) for i in self._measurements), default=0) + 1:04d}"
+        prefix = f"{self._part}-m" if self._part else "m"
+        used = [int(i.removeprefix(prefix)) for i in self._measurements if i.startswith(prefix)]
+        identity = f"{prefix}{max(used, default=0) + 1:04d}"
         line = {
             "schema": SCHEMA,
             "id": identity,
@@ -173,37 +226,70 @@ class RunFolder:
         fixed = {key: self._environment[key] for key in ("schema", "run", "simulated")}
         self._environment = {**self._environment, **to_json(more), **fixed}
         try:
-            _replace(self.path / ENVIRONMENT, self._environment)
+            lines.replace_json(self.path / ENVIRONMENT, self._environment)
         except OSError as error:
             _cannot_write(self.path / ENVIRONMENT, error)
 
+    def merge(self) -> None:
+        """Bring the lines of all parts into the two main files; nobody may be writing any more.
+
+        Raises:
+            RunFolderError: a part is malformed, or a file could not be written; no line is lost.
+        """
+        for name in (MEASUREMENT_LINES, RECORD_LINES):
+            main, parts = self.path / name, self._parts(name)
+            if not parts:
+                continue
+            whole = b"".join(line.raw + b"\n" for line in self._lines(name))
+            try:
+                for torn in filter(None, (lines.read(path)[1] for path in (main, *parts))):
+                    lines.set_aside(main, torn)
+                lines.replace(main, whole)
+                for part in parts:
+                    part.unlink()
+            except OSError as error:
+                _cannot_write(main, error)
+
+    def _file(self, name: str) -> str:
+        return name.replace(".", f"-{self._part}.") if self._part else name
+
+    def _parts(self, name: str) -> list[Path]:
+        return sorted(self.path.glob(name.replace(".", "-gw*.")))
+
     def _append(self, name: str, value: Any) -> None:
-        self._unsaved.append((name, json.dumps(value, allow_nan=False).encode() + b"\n"))
+        self._unsaved.append((self._file(name), lines.encode(value)))
         while self._unsaved:
             name, line = self._unsaved[0]
             try:
-                _append_line(self.path / name, line)
+                lines.append(self.path / name, line)
             except OSError as error:
                 _cannot_write(self.path / name, error)
             del self._unsaved[0]
 
-    def _lines(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        path = self.path / name
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return  # nothing was measured, or nothing judged, before the run ended
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
-        *whole, last = content.split(b"\n")
-        for number, line in enumerate(whole, 1):
-            yield f"{path}:{number}", _checked(line, f"{path}:{number}")
-        if last:
-            where = f"{path}:{len(whole) + 1}"
-            if _is_json(last):
-                yield where, _checked(last, where)
-            else:
-                self._torn.append(where)
+    def _lines(self, name: str) -> list[Line]:
+        """The lines of the main file; where there are parts, theirs among them in the order of time."""
+        whole = self._read(self.path / name)
+        known = {line.raw for line in whole}  # a merge that was cut short leaves lines in both places
+        apart = [line for part in self._parts(name) for line in self._read(part) if line.raw not in known]
+        return sorted([*whole, *apart], key=_when) if apart else whole
+
+    def _read(self, path: Path) -> list[Line]:
+        whole, torn = lines.read(path)
+        where = f"{path}:{len(whole) + 1}"
+        if torn and where not in self._torn:
+            self._torn.append(where)
+        return whole
+
+    def _read_records(self) -> Iterator[Record]:
+        for line in self._lines(RECORD_LINES):
+            yield _strictly(Record, line.value, line.where)
+
+
+def _when(line: Line) -> tuple[float, float]:
+    """Attempt and time of a line; what is no number is refused later, by name."""
+    made = line.value.get("measurement")
+    attempt, started = line.value.get("attempt"), (made if isinstance(made, dict) else line.value).get("started")
+    return attempt if isinstance(attempt, int) else 0, started if isinstance(started, (int, float)) else 0
 
 
 def environment_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -249,95 +335,6 @@ def _claim(path: Path) -> None:
             raise RunFolderError(f"{path}: already holds a run; {_ELSEWHERE}, or move this one away") from None
 
 
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` so that a reader sees the old file or the new one, also after a power loss."""
-    content = json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _append_line(path: Path, line: bytes) -> None:
-    """Append one line by one write; on any failure the file is as it was before."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        _end_last_line(descriptor, path)
-        size = os.fstat(descriptor).st_size
-        try:
-            if os.write(descriptor, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(descriptor)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, size)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _end_last_line(descriptor: int, path: Path) -> None:
-    """Complete a last line that lacks only its end; set a torn one aside in ``<file>.torn``."""
-    size = os.fstat(descriptor).st_size
-    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
-        return
-    content = path.read_bytes()
-    last = content[content.rfind(b"\n") + 1 :]
-    if _is_json(last):
-        os.write(descriptor, b"\n")
-        return
-    with open(path.with_name(f"{path.name}.torn"), "ab") as aside:
-        aside.write(last + b"\n")
-    os.ftruncate(descriptor, size - len(last))
-
-
-def _parse(line: bytes) -> Any:
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(line.decode(), parse_constant=refuse)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        _parse(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _checked(line: bytes, where: str) -> dict[str, Any]:
-    """One line as a JSON object of our schema."""
-    try:
-        value = _parse(line)
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{where}: not JSON ({error}); restore the file, or remove this line") from None
-    if not isinstance(value, dict):
-        raise RunFolderError(f"{where}: got {type(value).__name__}, want a JSON object; restore the file")
-    if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
-        raise RunFolderError(
-            f"{where}: got schema {value.get('schema')!r}, want {SCHEMA}; "
-            "read this run with the version of pytest-clusterqual that wrote it"
-        )
-    return value
-
-
 def _read_environment(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
@@ -348,7 +345,7 @@ def _read_environment(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
     line = next((n for n, text in enumerate(content.split(b"\n"), 1) if b'"schema"' in text), 1)
-    value = _checked(content, f"{path}:{line}")
+    value = lines.checked(content, f"{path}:{line}")
     for key, kind in (("run", str), ("simulated", bool)):
         if not isinstance(value.get(key), kind):
             raise RunFolderError(f"{path}: {key}: got {value.get(key)!r}, want {kind.__name__}; restore the file")
@@ -363,7 +360,7 @@ def _add_unique(into: dict[str, tuple[str, str, Measurement]], where: str, value
             "want schema, id, test, criterion, measurement; restore the file"
         )
     identity, test, criterion = map(str, names)
-    if not re.fullmatch(r"m\d{4,9}", identity) or identity in into:
+    if not re.fullmatch(r"(?:gw\d+-)?m\d{4,9}", identity) or identity in into:
         raise RunFolderError(f"{where}: id: got {identity!r}, want an id such as 'm0001' that no other line has")
     if criterion not in MEASUREMENTS:
         raise RunFolderError(f"{where}: criterion: got {criterion!r}, want {', '.join(MEASUREMENTS)}")

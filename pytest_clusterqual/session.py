@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ _TRIES = 2
 
 
 class Session:
-    """All measurements of one run on `nodes` nodes with `nproc_per_node` ranks each.
+    """All measurements of one run on `nodes` with `nproc_per_node` ranks each, or after `use` on some of them.
 
     `folder` is the run folder: logs of the ranks, what the nodes answered, checkpoints.
     """
@@ -39,8 +39,8 @@ class Session:
         self,
         project: Project,
         launcher: Launcher,
+        nodes: Sequence[NodePlan],
         *,
-        nodes: int,
         nproc_per_node: int,
         folder: Path,
         path: Sequence[str],
@@ -49,8 +49,8 @@ class Session:
         self.project = project
         self.nproc_per_node = nproc_per_node
         self._launcher = launcher
-        self._nodes = launcher.nodes(nodes, nproc_per_node)
-        self.nodes = tuple(node.name for node in self._nodes)
+        self._all = self._nodes = tuple(nodes)
+        self._device: Literal["cpu", "cuda"] | None = None
         self._folder = folder
         self._logs = folder / "ranks"
         self._path = path
@@ -63,27 +63,46 @@ class Session:
     # -- nodes -----------------------------------------------------------------------------------
 
     @property
+    def all_nodes(self) -> tuple[str, ...]:
+        """The names of the nodes of the run, whichever are in use."""
+        return tuple(node.name for node in self._all)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes in use."""
+        return tuple(node.name for node in self._nodes)
+
+    def use(self, names: Collection[str]) -> None:
+        """From now on use these nodes of the run only; warm ranks on others are ended."""
+        nodes = tuple(node for node in self._all if node.name in names)
+        if nodes != self._nodes:
+            self.release()
+            self._refused.clear()
+            self._nodes, self._device = nodes, None
+
+    @property
     def hardware(self) -> dict[str, NodeHardware]:
-        """Node -> what was found on it; asks all nodes at the first use.
+        """Node -> what was found on it, of the nodes in use; asks those that were not asked yet.
 
         Raises:
             LaunchError: names the nodes that did not answer, with the reason.
         """
-        if not self._hardware:
-            asked = self._nodes[:1] if self._launcher.simulated else self._nodes
+        if unknown := [node for node in self._nodes if node.name not in self._hardware]:
+            asked = unknown[:1] if self._launcher.simulated else unknown
             self._tell(Progress("asking the nodes what they have", 0))
             answers = survey(self._launcher, asked, timeout=self.project.launcher.survey_timeout)
-            if silent := [f"{name}: {answer.problem}" for name, answer in answers.items() if answer.problem]:
-                raise LaunchError("these nodes did not answer: " + "; ".join(silent))
+            if silent := {name: answer.problem for name, answer in answers.items() if answer.problem}:
+                told = "; ".join(f"{name}: {problem}" for name, problem in silent.items())
+                raise LaunchError(f"no answer from {told}", culprits=list(silent))
             keep = self._folder / "nodes"
             keep.mkdir(exist_ok=True)
             for name, answer in answers.items():
                 (keep / f"{name}.json").write_text(answer.text + "\n", encoding="utf-8")
             first = next(iter(answers.values()))
-            texts = {node.name: answers.get(node.name, first).text for node in self._nodes}
-            found = {node.name: read_survey(texts[node.name], node=node.name) for node in self._nodes}
-            self._hardware = {node.name: _share(found[node.name], node) for node in self._nodes}
-        return self._hardware
+            texts = {node.name: answers.get(node.name, first).text for node in unknown}
+            found = {node.name: read_survey(texts[node.name], node=node.name) for node in unknown}
+            self._hardware |= {node.name: _share(found[node.name], node) for node in unknown}
+        return {node.name: self._hardware[node.name] for node in self._nodes}
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -92,16 +111,18 @@ class Session:
         Raises:
             LaunchError: some nodes have GPUs and some have none.
         """
-        if self._launcher.device == "auto":
+        if self._launcher.device != "auto":
+            return self._launcher.device
+        if self._device is None:
             with_gpus = [name for name, node in self.hardware.items() if node.gpus]
             if with_gpus and len(with_gpus) < len(self.nodes):
                 without = [name for name in self.nodes if name not in with_gpus]
                 raise LaunchError(
-                    f"no GPU was found on {', '.join(without)}, but there are some on {', '.join(with_gpus)}; repair or "
-                    "leave out the odd nodes, or set launcher.device: cpu"
+                    f"no GPU was found on {', '.join(without)}, but there are some on {', '.join(with_gpus)}; repair "
+                    "or leave out the odd nodes, or set launcher.device: cpu"
                 )
-            self._launcher.device = "cuda" if with_gpus else "cpu"
-        return self._launcher.device
+            self._device = "cuda" if with_gpus else "cpu"
+        return self._device
 
     @property
     def topology(self) -> Topology:
@@ -170,8 +191,10 @@ class Session:
             self.release()
         if self._world is None:
             self._world = self._start()
-        seats = arrange(arrangement or self.project.launcher.rank_map, self.nodes, self.nproc_per_node, self.hardware)
-        self._world.ready(seats)
+        wanted = arrangement or self.project.launcher.rank_map
+        if self._nodes != self._all and not isinstance(wanted, str):
+            wanted = "block"  # an explicit list seats the ranks of all nodes
+        self._world.ready(arrange(wanted, self.nodes, self.nproc_per_node, self.hardware))
         return self._world
 
     def _start(self) -> World:
@@ -235,28 +258,29 @@ class Session:
         for node, told in samples.items():
             self._samples.setdefault(node, []).extend(told)
 
-    def telemetry(self) -> tuple[NodeTelemetry, ...]:
-        """The ranges that each node's condition moved in since the measurement began."""
+    def telemetry(self, nodes: Collection[str] | None = None) -> tuple[NodeTelemetry, ...]:
+        """The ranges that the condition of each node (or of `nodes`) moved in since the measurement began."""
         if self._world is not None:
             self._keep(self._world.samples())
-        return tuple(summarize(told, node=node) for node, told in self._samples.items() if told)
+        wanted = self.nodes if nodes is None else nodes
+        return tuple(summarize(told, node=node) for node, told in self._samples.items() if told and node in wanted)
 
     def conditions(
         self,
         results: Sequence[RankResult] = (),
         *,
-        nodes: int | None = None,
+        nodes: int | Sequence[str] | None = None,
         places: Sequence[RankPlace] | None = None,
         **what: Any,
     ) -> Conditions | None:
-        """Of a measurement on the first `nodes` nodes with these results; None if no rank was ever started."""
+        """Of a measurement with these results on `nodes`, as in `run`; None if no rank was ever started."""
         places = list(places or self.places)
-        count = nodes or len(self.nodes)
-        used = [place for place in places if place.node in self.nodes[:count]]
+        names = self._chosen("conditions", nodes)
+        used = [place for place in places if place.node in names]
         if not used:
             return None
         return Conditions(
-            nodes=count, nproc_per_node=self.nproc_per_node, ranks=len(used),
+            nodes=len(names), nproc_per_node=self.nproc_per_node, ranks=len(used),
             hosts=tuple(dict.fromkeys(place.host for place in used)),
             rank_nodes=tuple(place.node for place in used), simulated=self._launcher.simulated,
             oversubscribed=self._launcher.oversubscribed, device=self.device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from pytest_clusterqual.errors import JobError, MeasurementError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
-from pytest_clusterqual.launch.process import NodeProcess
+from pytest_clusterqual.launch.process import NodeProcess, how_it_ended
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.measurement import RankRun
 from pytest_clusterqual.model.project import LauncherOptions
@@ -22,6 +23,8 @@ from pytest_clusterqual.world import Progress, RankResult
 
 # Agents leave within a second or two of their last rank.
 _LEAVE_SECONDS = 15.0
+# What an agent notes about its ranks comes a little after the first sign of trouble.
+_NOTE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,21 +126,40 @@ def _clocks(processes: Sequence[NodeProcess]) -> dict[str, dict[str, float]]:
 
 
 def _failure(launch: Launch, what: str, *, late: bool) -> JobError:
-    """Name the ranks whose end an agent has noted; without any, the nodes that cannot be reached any more."""
-    told, culprits = [], []
-    for process in launch.processes:
-        for local_rank, code in process.agent_saw().items():
-            name = f"local rank {local_rank} on {process.node.name}"
-            told.append(f"{name} ended with exit code {code}")
-            culprits.append(name)
+    """Name who failed, strongest evidence first: a lost node, a killed rank, a stopped one, one that ended badly."""
+    time.sleep(_NOTE_SECONDS)
     gone = [process for process in launch.ended() if process.event("ended") is None]
-    if gone:  # what the other agents noted is the consequence
-        told = [launch.why(process) or f"{process.node.name} left without a word" for process in gone]
+    exits = {
+        (local_rank, process.node.name): code
+        for process in launch.processes
+        for local_rank, code in process.agent_saw().items()
+    }
+    killed = {where: code for where, code in exits.items() if code < 0 and code != -signal.SIGTERM}
+    stopped = [] if gone or killed else _stopped(launch)
+    if gone:
         culprits = [process.node.name for process in gone]
-    first = next((p for p in (*gone, *launch.processes) if p in gone or p.agent_saw()), launch.processes[0])
+        told = [launch.why(process) or f"{process.node.name} left without a word" for process in gone]
+    elif stopped:
+        culprits = [f"local rank {local_rank} on {node}" for local_rank, node in stopped]
+        told = [f"{name} is stopped" for name in culprits]
+    else:
+        culprits = [f"local rank {local_rank} on {node}" for local_rank, node in killed or exits]
+        told = [f"{n} {how_it_ended(c)}" for n, c in zip(culprits, (killed or exits).values(), strict=True)]
+    first = next((p for p in launch.processes if any(c.endswith(p.node.name) for c in culprits)), launch.processes[0])
     why = "did not end within its time limit" if late else "failed"
     return JobError(
         f"{what} {why}: {'; '.join(told) or 'no rank is known to have died'}\n"
         f"last lines of {first.node.name}:\n{first.tail(3000).strip()}",
         culprits=culprits,
     )
+
+
+def _stopped(launch: Launch) -> list[tuple[int, str]]:
+    """(local rank, node) of the ranks that a signal has stopped."""
+    return [
+        (local_rank, process.node.name)
+        for process in launch.processes
+        if process.poll() is None
+        for local_rank, state in process.rank_states(2.0).items()
+        if state.startswith("T")
+    ]

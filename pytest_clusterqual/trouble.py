@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.launch.process import how_it_ended
 
 # What gloo and NCCL say when a peer is gone: a consequence, never the cause.
 _PEER_IS_GONE = (
@@ -83,12 +83,7 @@ class Exit:
     def __str__(self) -> str:
         if self.out_of_memory:
             return "was killed by the kernel for want of memory (SIGKILL, out of memory)"
-        if self.code < 0:
-            try:
-                return f"was killed by {signal.Signals(-self.code).name}"
-            except ValueError:
-                return f"was killed by signal {-self.code}"
-        return f"left with exit code {self.code}"
+        return how_it_ended(self.code)
 
 
 def describe(

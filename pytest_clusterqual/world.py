@@ -139,11 +139,11 @@ class World:
             self._tell(Progress("starting", self.size))
             waited = time.monotonic() - began
             if ended := self._wire.launch.ended():
-                raise LaunchError(self._launch_failure("the agent ended", wanted, ended))
+                raise self._launch_failure("the agent ended", wanted, ended)
             if waited > self._start_timeout:
-                raise LaunchError(self._launch_failure(f"no answer within {self._start_timeout:.0f} s", wanted))
+                raise self._launch_failure(f"no answer within {self._start_timeout:.0f} s", wanted)
             if waited > _HELLO_SECONDS and (mute := self._wire.launch.not_there([node for node, _ in wanted])):
-                raise LaunchError(self._launch_failure(f"no answer within {_HELLO_SECONDS:.0f} s", wanted, mute))
+                raise self._launch_failure(f"no answer within {_HELLO_SECONDS:.0f} s", wanted, mute)
             pause()
         self._wire.launch.check_machines()
         present = {place: self._channel.get(key) for place, key in zip(wanted, keys, strict=True)}
@@ -160,19 +160,19 @@ class World:
 
     def _launch_failure(
         self, what: str, wanted: list[tuple[str, int]], guilty: Sequence[NodeProcess] | None = None
-    ) -> str:
+    ) -> LaunchError:
         """One message: what happened, on which nodes, why, and the last lines of the first of them."""
         missing = sorted({node for node, local in wanted if not self._channel.has(f"present/{node}/{local}")})
         processes = list(guilty or [p for p in self._wire.launch.processes if p.node.name in missing])
         first = (processes or self._wire.launch.processes)[0]
         why = "; ".join(dict.fromkeys(filter(None, map(self._wire.launch.why, processes))))
         names = ", ".join(process.node.name for process in processes) or "no node"
-        lines = [f"the ranks did not start: {what} on {names}" + (f": {why}" if why else "")]
+        lines = [f"the ranks did not start: {why or f'{what} on {names}'}"]
         if others := [name for name in missing if name not in names.split(", ")]:
             lines.append(f"not there either, as a consequence or for reasons of their own: {', '.join(others)}")
         if not why:
             lines.append(f"last lines of {first.node.name} ({first.log}):\n{first.tail().strip()}")
-        return "\n".join(lines)
+        return LaunchError("\n".join(lines), culprits=[process.node.name for process in processes])
 
     def _start_generation(self) -> None:
         self._generations += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.plan import GUARD, Launcher, LaunchPlan, guard_order
-from pytest_clusterqual.launch.process import NodeProcess
+from pytest_clusterqual.launch.process import NodeProcess, how_it_ended
 
 
 class Launch:
@@ -65,8 +65,9 @@ class Launch:
             machine = (hello.data["host"], began.data["address"])
             if machine in seen:
                 raise LaunchError(
-                    f"{seen[machine]} and {process.node.name} are the same machine ({machine[0]}, {machine[1]}): correct the "
-                    "list of hosts"
+                    f"{seen[machine]} and {process.node.name} are one machine ({', '.join(machine)}): correct the list "
+                    "of hosts",
+                    culprits=[process.node.name],
                 )
             seen[machine] = process.node.name
 
@@ -76,6 +77,11 @@ class Launch:
             return str(failed.data["reason"])
         if said := self._launcher.explain(process.tail()):
             return f"{process.node.name}: {said}"
+        if ended := process.event("ended"):
+            code = int(ended.data["code"])
+            if ended.data["out_of_memory"]:
+                return f"{process.node.name}: the kernel killed the torchrun agent for want of memory"
+            return f"{process.node.name}: the torchrun agent {how_it_ended(code)}" if code else ""
         if process.silent:
             return f"{process.node.name} has not been heard of for {time.monotonic() - process.heard:.0f} s"
         return ""

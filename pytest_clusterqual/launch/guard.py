@@ -5,7 +5,8 @@ standard input - what to run, with which environment - finds the node's own addr
 and starts the torchrun agent. The secret comes in that line and never stands on a command line.
 When its standard input ends, the session is gone or wants it to end: the guard kills every process
 below it and leaves. Over a network a broken connection may tell nobody, so there the session also
-sends a byte every few seconds, and the guard ends the ranks if they stay away. It is the reaper of
+sends a byte every few seconds, and the guard ends the ranks if they stay away; a ``?`` asks what
+the ranks are doing. It is the reaper of
 its descendants, so nothing can escape by outliving its parent.
 
 Standard output carries events as JSON lines, among them samples of the node's condition; the
@@ -19,6 +20,7 @@ import ctypes
 import json
 import os
 import platform
+import re
 import select
 import shutil
 import signal
@@ -93,8 +95,8 @@ def _place(order: dict[str, Any]) -> tuple[str, str]:
     address, port = order["store"]
     if reason := reachable(address, port, 10.0):
         raise NoRoute(
-            f"{socket.gethostname()} cannot reach the session at {address} port {port}: {reason}; open the port between "
-            "them, or set launcher.address to an address that the nodes can reach"
+            f"{socket.gethostname()} cannot reach the session at {address} port {port}: {reason}; open the port, "
+            "or set launcher.address to an address that the nodes can reach"
         )
     if order["address"]:
         return order["address"], order["interface"]
@@ -104,6 +106,7 @@ def _place(order: dict[str, Any]) -> tuple[str, str]:
 def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
     """Wait for the agent, for the end of the lifeline, or for the session to fall silent."""
     ended = os.pidfd_open(agent.pid)
+    kills = out_of_memory_kills()
     heard = sampled = time.monotonic()
     sampler = Sampler()
     while True:
@@ -111,12 +114,15 @@ def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
         now = time.monotonic()
         if ended in ready:
             code = int(agent.wait())
-            _tell("ended", monotonic=now, code=code)
+            _tell("ended", monotonic=now, code=code, out_of_memory=code == -9 and out_of_memory_kills() > kills)
             return code if code >= 0 else 128 - code
         if 0 in ready:
-            if not os.read(0, 4096):
+            said = os.read(0, 4096)
+            if not said:
                 return 0
             heard = now
+            if b"?" in said:
+                _tell("ranks", states=rank_states())
         if heartbeat and now - heard > heartbeat:
             print(f"no sign of life from the session for {heartbeat:g} s: the ranks are ended", file=sys.stderr)
             return 1
@@ -127,7 +133,7 @@ def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
 
 
 def _all_read() -> bool:
-    """False while the session does not read what it was told; one who waits for it there misses the end of the lifeline.
+    """False while the session does not read what it was told; a guard that waits there misses the end of its lifeline.
 
     A pipe counts as writable only with a page free, which is more than any sample needs.
     """
@@ -142,6 +148,29 @@ def _die_with_the_guard() -> None:
 def _tell(event: str, **data: object) -> None:
     sys.stdout.write(json.dumps({"event": event, **data}) + "\n")
     sys.stdout.flush()
+
+
+def rank_states() -> dict[str, str]:
+    """LOCAL_RANK -> what the kernel says each rank does, such as ``T (stopped)``."""
+    states = {}
+    for pid in descendants(os.getpid()):
+        process = Path("/proc") / str(pid)
+        try:
+            found = re.search(rb"\0LOCAL_RANK=(\d+)\0", process.joinpath("environ").read_bytes())
+            status = process.joinpath("status").read_text()
+        except OSError:
+            continue  # gone meanwhile
+        if found:
+            states[found[1].decode()] = status.partition("State:")[2].split("\n")[0].strip()
+    return states
+
+
+def out_of_memory_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory so far."""
+    try:
+        return int(re.findall(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
+    except (OSError, IndexError):
+        return 0
 
 
 def kill_descendants() -> None:

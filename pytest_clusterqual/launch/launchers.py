@@ -29,7 +29,7 @@ def make_launcher(options: LauncherOptions, *, tell: Callable[[str], None] = lam
         return SlurmLauncher(options=options.slurm, queue_timeout=options.queue_timeout, tell=tell, **common)
     if not options.hosts:
         raise LaunchError(
-            f"the {options.kind} launcher needs hosts: name them with --qual-hosts 'gpu[001-016]', or launcher.hosts in the "
-            "project file"
+            f"the {options.kind} launcher needs hosts: name them with --qual-hosts 'gpu[001-016]', or in the project "
+            "file as launcher.hosts"
         )
     return (SshLauncher if options.kind == "ssh" else MpiLauncher)(options.hosts, **common)

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from pytest_clusterqual.launch.plan import NodePlan, choose, explained, first_address
-from pytest_clusterqual.launch.ssh import _SAYINGS as SSH_SAYINGS
+from pytest_clusterqual.launch.plan import NO_PYTHON, NodePlan, choose, explained, first_address
+from pytest_clusterqual.launch.ssh import SAYINGS as SSH_SAYINGS
 
 _SAYINGS = (
     *SSH_SAYINGS,
     (r"ORTE was unable to reliably start one or more daemons", "see the lines above it, usually ssh's own"),
     (r"There are not enough slots available", "the host list of mpirun's own configuration does not have this host"),
-    (r"mpirun was unable to find the specified executable file", "name a Python that every host has with launcher.python"),
+    (r"mpirun was unable to find the specified executable file", NO_PYTHON),
     (r"ORTE has lost communication with a remote daemon", "the host went down or the network to it is cut"),
 )  # fmt: skip
 

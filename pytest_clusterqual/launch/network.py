@@ -39,8 +39,8 @@ def route_to(host: str) -> str:
         raise NoRoute(f"{socket.gethostname()} cannot resolve the name {host}: {error.strerror or error}") from None
     if str(address[0]).startswith("127."):
         raise NoRoute(
-            f"on {socket.gethostname()} the name {host} means {address[0]}, which is itself; correct its /etc/hosts, or "
-            "set launcher.interface"
+            f"on {socket.gethostname()} the name {host} means {address[0]}, which is itself; correct /etc/hosts there, "
+            "or set launcher.interface"
         )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -12,6 +12,10 @@ from typing import Any, Literal, Protocol
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.network import NoRoute, own_place, route_to
 
+# What launchers advise when a program they started is not there.
+NO_PYTHON = "name a Python that every node has with launcher.python"
+NO_PACKAGE = f"install the package there, or {NO_PYTHON}; `clusterqual doctor` shows every host"
+
 # Stands in the agent's command line until the guard knows its host's address on the route to the others.
 OWN_ADDRESS = "@OWN_ADDRESS@"
 

@@ -83,9 +83,22 @@ class NodeProcess:
 
     def keep_alive(self) -> None:
         """Give the guard a sign of life; one that cannot be had is for `poll` to find out."""
+        self._say(b"\n")
+
+    def rank_states(self, timeout: float) -> dict[int, str]:
+        """local rank -> what it is doing by the kernel's word; nothing if the guard does not answer in time."""
+        self._say(b"?")
+        deadline = time.monotonic() + timeout
+        while (answer := self.event("ranks")) is None:
+            if self.poll() is not None or time.monotonic() > deadline:
+                return {}
+            time.sleep(0.02)
+        return {int(rank): str(state) for rank, state in answer.data["states"].items()}
+
+    def _say(self, word: bytes) -> None:
         assert self._process.stdin is not None
         try:
-            os.write(self._process.stdin.fileno(), b"\n")
+            os.write(self._process.stdin.fileno(), word)
         except (OSError, ValueError):
             pass
 
@@ -124,6 +137,16 @@ class NodeProcess:
         self._process.stdout.close()
 
 
+def how_it_ended(code: int) -> str:
+    """An exit code in words; negative for a signal."""
+    if code >= 0:
+        return f"left with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
 class Held:
     """A command that holds something (an allocation) for as long as its standard input is open."""
 
@@ -151,15 +174,16 @@ class Held:
 
     def release(self, *, grace: float = 10.0) -> None:
         """Let go. May be called again."""
-        if self._process.poll() is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(grace)
-            except subprocess.TimeoutExpired:
-                self._process.terminate()  # salloc passes it on and revokes the allocation
-                self._process.wait(grace)
-        self.poll()
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.close()
+        try:
+            process.wait(grace)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # salloc passes it on and gives the allocation back
+            process.wait(grace)
+        process.stdout.close()
+        process.stderr.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +236,11 @@ class Dialogue:
             self._process.stdin.flush()
         except OSError:
             pass
+
+    @property
+    def over(self) -> bool:
+        """True once it has ended; lines it said before may still be unread."""
+        return self._process.poll() is not None
 
     def line(self, deadline: float) -> str | None:
         """Its next line; None if it ended or said none until `deadline` (monotonic)."""

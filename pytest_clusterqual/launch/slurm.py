@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from pytest_clusterqual.errors import LaunchError
-from pytest_clusterqual.launch.plan import NodePlan, choose, explained, first_address
+from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, choose, explained, first_address
 from pytest_clusterqual.launch.process import Held, ask
 
 _HOLD = (
@@ -25,7 +25,8 @@ _ASK_SECONDS = 30.0
 _GO_ON = "the records so far are kept: go on with --qual-resume"
 
 _SAYINGS = (
-    (r"CANCELLED AT \S+ DUE TO TIME LIMIT", f"the allocation reached its time limit: ask for more with slurm.time; {_GO_ON}"),
+    (r"CANCELLED AT \S+ DUE TO TIME LIMIT",
+     f"the allocation reached its time limit: ask for more with slurm.time; {_GO_ON}"),
     (r"CANCELLED AT \S+ DUE TO PREEMPTION", f"a job of higher priority took the nodes; {_GO_ON}"),
     (r"CANCELLED AT \S+ DUE TO NODE FAILURE", f"a node of the allocation failed; {_GO_ON} when it is back"),
     (r"Node failure on \S+", f"Slurm lost that node; {_GO_ON} without it or when it is back"),
@@ -35,9 +36,8 @@ _SAYINGS = (
     (r"Force Terminated job \d+|Job allocation \d+ has been revoked", f"the allocation was taken back; {_GO_ON}"),
     (r"Required node not available \(down, drained or reserved\)", "return the node to service, or leave it out"),
     (r"Unable to (?:contact|create step|confirm allocation|allocate resources)[^\n]*", "see `squeue` and `sinfo -R`"),
-    (r"srun: error: [^\n]*(?:execve|No such file or directory)[^\n]*", "name a Python that every node has with launcher.python"),
-    (r"No module named '?pytest_clusterqual\S*", "install the package on the nodes, or name the Python that has it with "
-     "launcher.python"),
+    (r"srun: error: [^\n]*(?:execve|No such file or directory)[^\n]*", NO_PYTHON),
+    (r"No module named '?pytest_clusterqual\S*", NO_PACKAGE),
     (r"srun: error: [^\n]*", "see Slurm's own log for the step"),
 )  # fmt: skip
 
@@ -121,6 +121,11 @@ class SlurmLauncher:
             return f"Slurm job {job[1]} for {count} nodes is queued"
         start = "" if words[2] in ("N/A", "") else f", expected to start {words[2]}"
         return f"Slurm job {job[1]} for {count} nodes is {words[0].lower()} ({words[1]}){start}"
+
+    @property
+    def allocation(self) -> dict[str, str]:
+        """What another process of this machine must find in its environment to use the same nodes."""
+        return {"SLURM_JOB_ID": self._job, "SLURM_JOB_NODELIST": self._node_list}
 
     def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
         """One step of one task, beside any other step on the node and with all of its cores."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from pytest_clusterqual.launch.plan import NodePlan, choose, explained
+from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, choose, explained
 
 # Never ask for anything, know the host, notice a dead connection in 15 s, have a connection of our own.
 OPTIONS = (
@@ -21,7 +21,7 @@ OPTIONS = (
 )  # fmt: skip
 
 # What ssh itself says, and what to do about it; the command's own failures match none of these.
-_SAYINGS = (
+SAYINGS = (
     (r"Could not resolve hostname \S+: .*", "correct the name in --qual-hosts, or add it to DNS or ssh's config"),
     (r"Host key verification failed", "connect once by hand and compare the host key, or deploy known_hosts"),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "find out why the host key changed before you trust the host"),
@@ -35,10 +35,8 @@ _SAYINGS = (
     (r"Timeout, server \S+ not responding", "the host hangs or the network to it is cut"),
     (r"client_loop: send disconnect: .*", "the host went down or the network to it is cut"),
     (r"Connection (?:to \S+ )?(?:closed|reset) by (?:remote host|\S+ port \d+)", "the host or its sshd went down"),
-    (r"No module named '?pytest_clusterqual\S*", "install the package there, or name the Python that has it with "
-     "launcher.python; `clusterqual doctor` shows every host"),
-    (r"\S*python\S*: (?:not found|No such file or directory)|No such file or directory: \S*python\S*",
-     "name a Python that every host has with launcher.python"),
+    (r"No module named '?pytest_clusterqual\S*", NO_PACKAGE),
+    (r"\S*python\S*: (?:not found|No such file or directory)", NO_PYTHON),
 )  # fmt: skip
 
 
@@ -81,7 +79,7 @@ class SshLauncher:
 
     def explain(self, said: str) -> str:
         """ssh's own complaint, and what to do about it."""
-        return explained(said, _SAYINGS)
+        return explained(said, SAYINGS)
 
     def close(self) -> None:
         """Nothing was taken."""

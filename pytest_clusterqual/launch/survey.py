@@ -75,7 +75,7 @@ def survey(root: str = "/") -> "dict[str, Any]":
         "rocm_topo": Fact(command, "rocm-smi", "--showtopo"),
         "rocm_names": Fact(command, "rocm-smi", "--showproductname"),
     }  # fmt: skip
-    deadline = time.monotonic() + LIMIT + 1.0  # commands end themselves at LIMIT, which reads better
+    deadline = time.monotonic() + LIMIT + 1.5  # commands end themselves at LIMIT, which reads better
     for fact in facts.values():
         fact.join(max(0.0, deadline - time.monotonic()))
     found = {"survey": FORMAT}  # type: dict[str, Any]
@@ -96,7 +96,11 @@ def command(*argv: str) -> "dict[str, Any] | None":
     try:
         output, errors = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        process.kill()  # and no waiting: inside a hung driver it does not even die
+        process.kill()
+        try:
+            process.communicate(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            pass  # inside a hung driver it does not even die
         return {"stdout": "", "code": None, "error": f"no answer within {LIMIT:g} s"}
     text, error = output.decode("utf-8", "replace"), errors.decode("utf-8", "replace").strip()
     return {"stdout": text[:_LARGEST], "code": process.returncode, "error": error[:2000] or None}

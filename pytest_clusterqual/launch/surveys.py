@@ -19,6 +19,8 @@ _RECEIVE = (
     "exec(compile(source, 'survey', 'exec'), {'__name__': '__main__'})"
 )
 _CLOCK_LOOKS = 7
+_AT_ONCE = 256  # commands of three descriptors each: below the usual limit of 1024, and what a login host can start
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,28 +37,55 @@ class Survey:
 
 
 def survey(launcher: Launcher, nodes: Sequence[NodePlan], *, timeout: float) -> dict[str, Survey]:
-    """Node -> its survey; a node that does not answer within `timeout` seconds has a `problem` instead."""
+    """Node -> its survey; a node that does not answer within `timeout` seconds has a `problem` instead.
+
+    More than 256 nodes are asked in turns, each with that time.
+    """
+    answers: dict[str, Survey] = {}
+    for first in range(0, len(nodes), _AT_ONCE):
+        answers |= _side_by_side(launcher, nodes[first : first + _AT_ONCE], timeout)
+    return answers
+
+
+def _side_by_side(launcher: Launcher, nodes: Sequence[NodePlan], timeout: float) -> dict[str, Survey]:
     source = _PROGRAM.read_bytes()
     program = [launcher.python, "-c", _RECEIVE, "clock"]
     first = b"%d\n%s" % (len(source), source)
-    dialogues = {node.name: Dialogue(launcher.command(node, program), first) for node in nodes}
+    dialogues: dict[str, Dialogue] = {}
+    answers: dict[str, Survey | None] = {node.name: None for node in nodes}
     deadline = time.monotonic() + timeout
     try:
-        return {name: _listen(launcher, dialogue, deadline, timeout) for name, dialogue in dialogues.items()}
+        for node in nodes:
+            dialogues[node.name] = Dialogue(launcher.command(node, program), first)
+        # All in turn and nobody for long: one that hangs must not keep back, nor crowd out, what others say.
+        while waiting := [name for name, answer in answers.items() if answer is None]:
+            late = time.monotonic() > deadline
+            for name in waiting:
+                answers[name] = _look(launcher, dialogues[name], late=late, timeout=timeout)
+            time.sleep(_PAUSE)
     finally:
         for dialogue in dialogues.values():
             dialogue.end()
+    return {name: answer for name, answer in answers.items() if answer is not None}
 
 
-def _listen(launcher: Launcher, dialogue: Dialogue, deadline: float, timeout: float) -> Survey:
-    text = dialogue.line(deadline)
+def _look(launcher: Launcher, dialogue: Dialogue, *, late: bool, timeout: float) -> Survey | None:
+    """The survey of one node if its line is there, a problem if none will come any more, else None."""
+    over = dialogue.over
+    text = dialogue.line(0.0)
     while text is not None and not text.startswith("{"):
-        text = dialogue.line(deadline)  # a login banner, say
-    if text is None:
-        late = time.monotonic() > deadline
-        _code, complained = dialogue.end()
-        last = complained.strip().splitlines()[-1:] or ["it ended without a word"]
-        return Survey(problem=launcher.explain(complained) or (f"no answer within {timeout:g} s" if late else last[0]))
+        text = dialogue.line(0.0)  # a login banner, say
+    if text is not None:
+        return _with_clock(text, dialogue)
+    if not over and not late:
+        return None
+    _code, complained = dialogue.end()
+    last = complained.strip().splitlines()[-1:] or ["it ended without a word"]
+    silence = f"no answer within {timeout:g} s: it hangs or is overloaded, or needs longer (--timeout, survey_timeout)"
+    return Survey(problem=launcher.explain(complained) or (last[0] if over else silence))
+
+
+def _with_clock(text: str, dialogue: Dialogue) -> Survey:
     looks = []
     for _ in range(_CLOCK_LOOKS):
         sent = time.time()

@@ -1,11 +1,13 @@
 """What a node does while ranks measure on it: CPU, memory, NICs and GPUs, a look about every second.
 
-A look must cost next to nothing beside the job. Where there is an NVIDIA GPU, NVML is asked; the
-package for it is loaded then, and without it there are no GPU figures.
+A look must cost next to nothing beside the job, and whoever takes it must not hang with a driver
+that hangs. Where there is an NVIDIA GPU, NVML is asked; the package for it is loaded then, and
+without it there are no GPU figures.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,42 @@ _MOST_COUNTS = 64  # keeps a sample below a page, which a pipe takes whole
 
 
 class Sampler:
-    """One node. Each `sample` tells how things are, and what counters grew by since the one before."""
+    """One node. Each `sample` tells how things are, and what counters grew by since the one before.
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    `patience` is the seconds that one look may take; what takes longer is told by no sample.
+    """
+
+    def __init__(self, root: Path = Path("/"), *, patience: float = 0.5) -> None:
+        self._root = root
+        self._patience = patience
+        self._node: _Node | None = None
+        self._found: dict[str, Any] = {}
+        self._thread: threading.Thread | None = None
+
+    def sample(self) -> dict[str, Any]:
+        """JSON values: `gauges` (a number, or one for each GPU), `counts` that grew, `throttle` (reason -> GPUs)."""
+        nothing: dict[str, Any] = {"gauges": {}, "counts": {}, "throttle": {}}
+        if self._thread is not None and self._thread.is_alive():
+            return nothing  # the look before still hangs
+        self._found = nothing
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        self._thread.join(self._patience)
+        return self._found
+
+    def _look(self) -> None:
+        try:
+            if self._node is None:  # here, because the first word with a driver may hang like any other
+                self._node = _Node(self._root)
+            self._found = self._node.look()
+        except (OSError, ValueError, IndexError):
+            return  # a device or a file went away meanwhile
+
+
+class _Node:
+    """Where the figures of a node stand, and what the counters were at the look before."""
+
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._interfaces = _interfaces(root)
         self._ports = list(_port_files(root))
@@ -45,10 +80,9 @@ class Sampler:
         self._cpu = self._cpu_times()
         self._counters = self._read_counters()
 
-    def sample(self) -> dict[str, Any]:
-        """JSON values: `gauges` (a number, or one for each GPU), `counts` that grew, `throttle` (device -> reasons)."""
+    def look(self) -> dict[str, Any]:
         gauges: dict[str, Any] = {**self._cpu_shares(), "memory_available": self._memory_available()}
-        throttle: dict[str, list[str]] = {}
+        throttle: dict[str, list[int]] = {}
         if self._gpus is not None:
             gauges |= self._gpus.gauges()
             throttle = self._gpus.throttle()
@@ -158,13 +192,13 @@ class _Gpus:
         degrees = self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
         return {
-            "gpu_clock": [value * 1e6 for value in clocks.values()],
+            "gpu_clock": [value * 1_000_000 for value in clocks.values()],
             "gpu_temperature": list(degrees.values()),
             "gpu_power": [value / 1e3 for value in milliwatts.values()],
         }
 
-    def throttle(self) -> dict[str, list[str]]:
-        """Device -> the active reasons that slow it down, for the devices that have any."""
+    def throttle(self) -> dict[str, list[int]]:
+        """Active reason -> the GPUs that it slows down."""
         if not self._handles:
             return {}
         nvml = self._nvml
@@ -172,8 +206,8 @@ class _Gpus:
         masks = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons) or self._ask(
             nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         )
-        named = {f"GPU{i}": [name for bit, name in THROTTLE.items() if mask & bit] for i, mask in masks.items()}
-        return {device: reasons for device, reasons in named.items() if reasons}
+        slowed = {name: [index for index, mask in masks.items() if mask & bit] for bit, name in THROTTLE.items()}
+        return {reason: gpus for reason, gpus in slowed.items() if gpus}
 
     def counters(self) -> dict[str, int]:
         """ECC errors since the driver was loaded that could not be corrected."""

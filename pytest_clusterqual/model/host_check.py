@@ -1,8 +1,9 @@
-"""What `clusterqual doctor` asks of a host before anything is started there."""
+"""What `clusterqual doctor` asks of a host before anything is started there, and what is wrong with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,3 +48,20 @@ class HostCheck:
     clock_error: float = 0.0
     settings: dict[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+
+
+Fact = Literal["host", "python", "torch", "package", "clock", "shm", "files", "disk", "dns", "cpus", "gpus", "driver"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostProblem:
+    """What is wrong with one `fact` of `nodes`, and the `remedy`, empty where `what` tells it already.
+
+    A `warning` leaves ranks able to run there.
+    """
+
+    fact: Fact
+    nodes: tuple[str, ...]
+    what: str
+    remedy: str = ""
+    warning: bool = False

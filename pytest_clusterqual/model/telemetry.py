@@ -55,12 +55,13 @@ def summarize(samples: Iterable[Mapping[str, Any]], *, node: str) -> NodeTelemet
         for name, value in sample["gauges"].items():
             values.setdefault(name, []).extend(value if isinstance(value, list) else [value])
         counts.update(sample["counts"])
-        for device, reasons in sample["throttle"].items():
-            throttle.setdefault(device, {}).update(dict.fromkeys(reasons))
+        for reason, gpus in sample["throttle"].items():
+            for index in gpus:
+                throttle.setdefault(f"GPU{index}", {})[reason] = None
     return NodeTelemetry(
         node=node,
         samples=looks,
         ranges={name: Range(low=min(found), high=max(found)) for name, found in values.items() if found},
         counts=dict(counts),
-        throttle={device: tuple(reasons) for device, reasons in throttle.items()},
+        throttle={device: tuple(reasons) for device, reasons in sorted(throttle.items())},
     )

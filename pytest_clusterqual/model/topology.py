@@ -102,7 +102,7 @@ def check_world(
     for node in nodes:
         count = sum(place.node == node for place in places)
         if count != nproc_per_node:
-            raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}")
+            raise LaunchError(f"{node} has {count} ranks, asked were {nproc_per_node}", culprits=[node])
     host_of = dict(zip(nodes, hosts, strict=True))
     first = places[0]
     for place in places:
@@ -115,7 +115,7 @@ def check_world(
             if place.versions.get(name) != first.versions.get(name)
         )
         if odd:
-            raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions")
+            raise LaunchError(f"{place}: {', '.join(odd)}; all ranks must run the same versions", culprits=[str(place)])
     if device == "cuda" and len({(place.host, place.node, place.device) for place in places}) != size:
         raise LaunchError("two ranks use the same GPU: " + ", ".join(f"{p}: {p.host} {p.device}" for p in places))
 
@@ -129,7 +129,8 @@ def _check_host(place: RankPlace, host_of: Mapping[str, str]) -> None:
     if answered in names.values():
         raise LaunchError(
             f"{place} answered from {place.host}, asked was {host_of[place.node]}: the names of these hosts are "
-            "exchanged; compare /etc/hosts, DNS and ssh's config with what the hosts call themselves"
+            "exchanged; compare /etc/hosts, DNS and ssh's config with what the hosts call themselves",
+            culprits=[place.node],
         )
 
 

@@ -7,6 +7,7 @@ and addresses that ssh would read in several ways belong into its own configurat
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -116,28 +117,26 @@ def _expand(pieces: list[str], where: str, *, room: int) -> list[str]:
     refused = f"{where}: got {shown(term)}, "
     if fault := _fault(term, pieces):
         raise HostListError(refused + fault)
-    choices: list[list[str]] = []
-    count = 1
-    for piece in (piece.strip() for piece in pieces):
-        if not piece.startswith("["):
-            choices.append([piece])
-            continue
-        ranges = piece[1:-1].split(",")
-        sizes = [_size(part) for part in ranges]
-        if 0 in sizes:
-            part = ranges[sizes.index(0)].strip()
-            raise HostListError(f"{refused}want rising ranges such as 001-016 or 1-9/2, not {shown(part)}")
-        count *= sum(sizes)
-        if count > room:
-            raise HostListError(f"{refused}which is {count} hosts, at most {MOST_HOSTS} are allowed in all")
-        try:
-            choices.append([name for part in ranges for name in RangeSet(part.strip()).striter()])
-        except RangeSetException:
-            raise HostListError(f"{refused}want both ends of a range equally long, as in 001-016") from None
-    names = ["".join(parts) for parts in itertools.product(*choices)]
+    parts = [piece[1:-1].split(",") if piece.startswith("[") else [] for piece in map(str.strip, pieces)]
+    for part in itertools.chain.from_iterable(parts):
+        if not _size(part):
+            raise HostListError(f"{refused}want rising ranges such as 001-016 or 1-9/2, not {shown(part.strip())}")
+    count = math.prod(sum(map(_size, ranges)) for ranges in parts if ranges)
+    if count > room:
+        total = MOST_HOSTS - room + count
+        raise HostListError(f"{refused}which makes {total} hosts, at most {MOST_HOSTS} are allowed")
+    try:
+        choices = [_numbers(ranges) or [piece.strip()] for ranges, piece in zip(parts, pieces, strict=True)]
+    except RangeSetException:
+        raise HostListError(f"{refused}want both ends of a range equally long, as in 001-016") from None
+    names = ["".join(choice) for choice in itertools.product(*choices)]
     if bad := next((name for name in names if not _NAME.fullmatch(name)), None):
         raise HostListError(f"{where}: got {shown(bad)}, {_WANT}")
     return names
+
+
+def _numbers(ranges: Iterable[str]) -> list[str]:
+    return [number for part in ranges for number in RangeSet(part.strip()).striter()]
 
 
 def _size(part: str) -> int:
@@ -172,6 +171,6 @@ def _fault(term: str, pieces: list[str]) -> str | None:
         return f"and there is no such file; {_WANT}"
     if any(piece in ("[", "]") for piece in pieces):
         return "want each [ closed by one ]"
-    if re.search(r"\s", inside):
+    if re.search(r"\s", re.sub(r"\[.*?\]", "[]", term)):
         return "want commas between hosts, or one host a line in a file"
     return None if all(_PART.fullmatch(text.strip()) for text in texts) else _WANT

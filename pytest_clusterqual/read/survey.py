@@ -6,141 +6,24 @@ not: a broken nvidia-smi is a reason in `unread`, never an end.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.hardware import Cpu, DriverReport, Gpu, Nic, NodeHardware, NodeLinks
-from pytest_clusterqual.model.host_check import HostCheck, Space
+from pytest_clusterqual.model.host_check import HostCheck
 from pytest_clusterqual.read.captured import beginning, cpu_list, whole_number
 from pytest_clusterqual.read.nvidia_smi import read_nvidia_smi
 from pytest_clusterqual.read.nvidia_topo import read_topology_matrix
 from pytest_clusterqual.read.rocm_topology import read_rocm_topology
+from pytest_clusterqual.read.survey_form import Command, Cpus, Interface, Pci, Port, Survey, read_form
 
-FORMAT = 1
-LARGEST = 16 * 1024 * 1024
 _WIDEST = 32  # PCI Express lanes; sysfs writes 0, 63 or 255 where there is no such link
 _ROCM_NAME = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*Card series:\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 T = TypeVar("T", DriverReport, NodeLinks)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Command:
-    stdout: str
-    code: int | None
-    error: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Host:
-    name: str
-    user: str
-    executable: str | None
-    boot: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cpu:
-    model: str | None
-    packages: int | None
-    cores: int | None
-    online: str | None
-    numa: dict[str, str]
-    quota: float | None
-    affinity: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Memory:
-    total: int | None
-    limit: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pci:
-    address: str
-    numa_node: str | None
-    current_link_width: str | None
-    max_link_width: str | None
-    current_link_speed: str | None
-    max_link_speed: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Interface:
-    name: str
-    operstate: str | None
-    carrier: str | None
-    speed: str | None
-    mtu: str | None
-    type: str | None
-    dev_port: str | None
-    device: bool
-    bond: bool
-    pci: _Pci | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Port:
-    device: str
-    port: int
-    state: str | None
-    phys_state: str | None
-    rate: str | None
-    link_layer: str | None
-    firmware: str | None
-    interface: str | None
-    pci: _Pci | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Accelerator:
-    vendor: str
-    pci: _Pci | None
-    memory: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Limits:
-    open_files: int
-    open_files_hard: int
-    memlock: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lookup:
-    address: str
-    seconds: float
-    answered: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Survey:
-    survey: int
-    time: float
-    unread: tuple[str, ...]
-    host: _Host | None
-    versions: dict[str, str] | None
-    cpu: _Cpu | None
-    memory: _Memory | None
-    net: tuple[_Interface, ...] | None
-    infiniband: tuple[_Port, ...] | None
-    accelerators: tuple[_Accelerator, ...] | None
-    limits: _Limits | None
-    shm: Space | None
-    temp: Space | None
-    cwd: Space | None
-    settings: dict[str, str] | None
-    reverse_dns: _Lookup | None
-    nvidia_smi: _Command | None
-    nvidia_topo: _Command | None
-    rocm_topo: _Command | None
-    rocm_names: _Command | None
 
 
 def read_survey(survey: str | Mapping[str, Any], *, node: str) -> NodeHardware:
@@ -149,7 +32,7 @@ def read_survey(survey: str | Mapping[str, Any], *, node: str) -> NodeHardware:
     Raises:
         ReadError: this is not the line of a survey, or one of another version.
     """
-    form = _form(survey, node)
+    form = read_form(survey, node)
     unread = list(form.unread)
     driver = _read(form.nvidia_smi, "nvidia-smi -q -x", read_nvidia_smi, unread)
     links = _read(form.nvidia_topo, "nvidia-smi topo -m", read_topology_matrix, unread)
@@ -182,7 +65,7 @@ def read_host_check(
     Raises:
         ReadError: this is not the line of a survey, or one of another version.
     """
-    form = _form(survey, node)
+    form = read_form(survey, node)
     versions, limits, host = form.versions or {}, form.limits, form.host
     return HostCheck(
         node=node,
@@ -210,25 +93,7 @@ def read_host_check(
     )
 
 
-def _form(survey: str | Mapping[str, Any], node: str) -> _Survey:
-    what = f"{node}: the node's survey"
-    if isinstance(survey, str):
-        if len(survey) > LARGEST:
-            raise ReadError(f"{what}: got {len(survey)} characters, at most {LARGEST} are read")
-        try:
-            survey = json.loads(survey)
-        except (ValueError, RecursionError) as error:
-            raise ReadError(f"{what}: got {beginning(str(survey))}, want one line of JSON ({error})") from None
-    if not isinstance(survey, Mapping) or survey.get("survey") != FORMAT:
-        got = survey.get("survey") if isinstance(survey, Mapping) else type(survey).__name__
-        raise ReadError(f"{what}: got form {got!r}, want {FORMAT}, the one this version reads")
-    try:
-        return from_json(_Survey, survey, where=what)
-    except (ValueError, OverflowError) as error:
-        raise ReadError(str(error)) from None
-
-
-def _read(said: _Command | None, what: str, reader: Callable[[str], T], unread: list[str]) -> T | None:
+def _read(said: Command | None, what: str, reader: Callable[[str], T], unread: list[str]) -> T | None:
     """What a reader makes of a program's output; why it could not goes to `unread`."""
     if said is None:
         return None
@@ -250,7 +115,7 @@ def _limit(number: int) -> float:
     return math.inf if number < 0 else float(number)
 
 
-def _cpu(found: _Cpu | None) -> Cpu:
+def _cpu(found: Cpus | None) -> Cpu:
     if found is None:
         return Cpu()
     return Cpu(
@@ -263,7 +128,7 @@ def _cpu(found: _Cpu | None) -> Cpu:
     )
 
 
-def _gpus(form: _Survey, driver: DriverReport | None, links: NodeLinks | None, unread: list[str]) -> tuple[Gpu, ...]:
+def _gpus(form: Survey, driver: DriverReport | None, links: NodeLinks | None, unread: list[str]) -> tuple[Gpu, ...]:
     """The GPUs the driver tells of; without it those on the PCI bus, of which little but their number is known."""
     on_bus = tuple(_accelerators(form))
     gpus = driver.gpus if driver and driver.gpus else on_bus
@@ -279,7 +144,7 @@ def _placed(gpu: Gpu, place: Gpu | None) -> Gpu:
     return replace(gpu, numa=place.numa if gpu.numa is None else gpu.numa, cpus=gpu.cpus or place.cpus)
 
 
-def _accelerators(form: _Survey) -> Iterator[Gpu]:
+def _accelerators(form: Survey) -> Iterator[Gpu]:
     names = {int(index): name for index, name in _ROCM_NAME.findall(form.rocm_names.stdout if form.rocm_names else "")}
     for index, found in enumerate(form.accelerators or ()):
         pci = found.pci
@@ -294,7 +159,7 @@ def _accelerators(form: _Survey) -> Iterator[Gpu]:
         )
 
 
-def _nics(form: _Survey, links: NodeLinks | None) -> tuple[Nic, ...]:
+def _nics(form: Survey, links: NodeLinks | None) -> tuple[Nic, ...]:
     """RDMA ports first, then the interfaces that are none of theirs, with the labels of a topology matrix."""
     ports = form.infiniband or ()
     interfaces = {interface.name: interface for interface in form.net or ()}
@@ -311,7 +176,7 @@ def _nics(form: _Survey, links: NodeLinks | None) -> tuple[Nic, ...]:
     return (*found, *(nic for nic in labelled.values() if nic.name not in known))
 
 
-def _of_port(port: _Port, ports: Sequence[_Port], interface: _Interface | None) -> Nic:
+def _of_port(port: Port, ports: Sequence[Port], interface: Interface | None) -> Nic:
     several = sum(other.device == port.device for other in ports) > 1
     rate = re.match(r"([0-9.]{1,8}) Gb/sec", port.rate or "")
     layer = port.link_layer or ""
@@ -328,7 +193,7 @@ def _of_port(port: _Port, ports: Sequence[_Port], interface: _Interface | None) 
     )
 
 
-def _of_interface(interface: _Interface) -> Nic:
+def _of_interface(interface: Interface) -> Nic:
     up = {"up": True, "unknown": {"1": True, "0": False}.get(interface.carrier or "")}
     speed = whole_number(interface.speed)
     return Nic(
@@ -343,7 +208,7 @@ def _of_interface(interface: _Interface) -> Nic:
     )
 
 
-def _bus(pci: _Pci | None) -> dict[str, Any]:
+def _bus(pci: Pci | None) -> dict[str, Any]:
     if pci is None:
         return {}
     speed = re.match(r"([0-9.]{1,6}) GT/s", pci.current_link_speed or "")

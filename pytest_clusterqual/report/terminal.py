@@ -326,18 +326,24 @@ def _labelled(label: str, words: str, style: str, width: int, indent: int) -> li
     return lines + [Text(" " * indent).append(line, style=style) for line in others]
 
 
-def _render(lines: Sequence[Text], width: int, color: bool) -> str:
+def console(width: int, color: bool) -> Console:
+    """What reports are printed on: `width` columns, plain text unless `color`."""
     # All is decided here, nothing left to find out: the caller's TERM, COLUMNS and NO_COLOR have no say.
-    console = Console(
+    return Console(
         file=io.StringIO(),
         width=width,
         force_terminal=color,
         no_color=not color,
         color_system="standard" if color else None,
+        highlight=False,
         legacy_windows=False,
     )
-    with console.capture() as capture:
+
+
+def _render(lines: Sequence[Text], width: int, color: bool) -> str:
+    printer = console(width, color)
+    with printer.capture() as capture:
         for line in lines:
             line.rstrip()
-            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+            printer.print(line, no_wrap=True, overflow="ignore", crop=False)
     return capture.get().rstrip("\n")

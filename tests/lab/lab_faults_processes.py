@@ -120,8 +120,5 @@ def _found(host: Host, match: Match) -> list[Process]:
 
 def _signal_all(processes: list[Process], number: int) -> list[Process]:
     for process in processes:
-        try:
-            deliver(process.pid, number)
-        except (ProcessLookupError, FileNotFoundError):
-            continue  # gone meanwhile
+        deliver(process.pid, number)
     return processes

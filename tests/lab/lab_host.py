@@ -49,7 +49,10 @@ Match = Callable[[Process], bool]
 
 
 class Command(subprocess.Popen[str]):
-    """A command in a host. Signals go to the command itself, not to the helper that waits for it outside."""
+    """A command in a host. Signals go to the command itself, not to the helper that waits for it outside.
+
+    As a context manager it ends the command, rather than wait for it.
+    """
 
     def inner(self) -> int | None:
         """The command's own pid, as this machine sees it; None once it has ended."""
@@ -63,6 +66,10 @@ class Command(subprocess.Popen[str]):
         """Deliver a signal to the command; terminate() and kill() come here too."""
         if pid := self.inner():
             deliver(pid, sig)
+
+    def __exit__(self, *exception: Any) -> None:
+        self.kill()
+        super().__exit__(*exception)
 
 
 class Host:
@@ -143,7 +150,10 @@ class Host:
     def kill(self) -> None:
         """End the host at once, as a crash does: every process in it and its link are gone."""
         if self.alive:
+            everything = list(self._all_processes())
             os.kill(self.pid, signal.SIGKILL)
+            for process in everything:  # dead by now, but for what waits for them outside
+                deliver(process.pid, signal.SIGKILL)
         self.forget()
         try:
             ip(self.anchor, f"link del {self.name}")  # the kernel takes its time to do so itself
@@ -242,17 +252,19 @@ def children(pid: int) -> list[int]:
 
 
 def deliver(pid: int, sig: int) -> None:
-    """Send a signal to a process of a host.
+    """Send a signal to a process of a host, unless it is gone meanwhile.
 
-    nsenter stops itself when its command is stopped, and must be continued beside it.
+    nsenter stops itself when its command is stopped, and must go on when the command does, or ends.
     """
-    status = Path(f"/proc/{pid}/status").read_text()
-    os.kill(pid, sig)
-    if sig == signal.SIGCONT:
-        parent = int(status.partition("PPid:")[2].split()[0])
-        if Path(f"/proc/{parent}/comm").read_text() == "nsenter\n":
-            os.kill(parent, sig)
+    try:
+        parent = int(Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
+        os.kill(pid, sig)
+        if sig in (signal.SIGCONT, signal.SIGKILL) and Path(f"/proc/{parent}/comm").read_text() == "nsenter\n":
+            os.kill(parent, signal.SIGCONT)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
 
 
 def _zero_ended(path: Path) -> tuple[str, ...]:
-    return tuple(path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")) if path.read_bytes() else ()
+    text = path.read_bytes().decode(errors="replace")
+    return tuple(text.rstrip("\0").split("\0")) if text else ()

@@ -38,8 +38,12 @@ def main(state: Path, owner: int) -> None:
         pass  # the owner was faster than its keeper
     finally:
         anchor.stdin.close()
-        anchor.wait()
+        try:
+            anchor.wait(2)
+        except subprocess.TimeoutExpired:
+            pass  # a stopped process is in its way: sweeping kills it
         sweep(state)
+        anchor.wait()
 
 
 if __name__ == "__main__":

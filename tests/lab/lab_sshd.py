@@ -45,7 +45,13 @@ class Sshd:
 
     def start(self, host: Host) -> None:
         """Start sshd in a host that has just booted; it listens when this returns."""
-        argv = ["/usr/sbin/sshd", "-f", self._keys / "sshd_config", "-E", self._log / f"{host.name}-sshd.log"]
+        argv: list[str | Path] = [
+            "/usr/sbin/sshd",
+            "-f",
+            self._keys / "sshd_config",
+            "-E",
+            self._log / f"{host.name}-sshd.log",
+        ]
         host.run(argv, check=True)
         if host.name == self._login:
             home = host.path("/root/.ssh")

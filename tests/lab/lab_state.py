@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -58,25 +59,30 @@ def sweep_dead(folder: Path) -> None:
 
 
 def sweep(state: Path) -> None:
-    """Remove the cgroups and the folder of one lab; its processes are gone or about to go."""
+    """Remove the cgroups and the folder of one lab; its processes are gone, about to go, or killed here."""
     record = state / CGROUPS
+    left = [Path(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
     deadline = time.monotonic() + 10
-    for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
-        while not _remove_cgroup(Path(line)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+    while left := [cgroup for cgroup in left if not _remove_cgroup(cgroup)]:
+        if time.monotonic() > deadline:
+            return  # the next lab tries again
+        time.sleep(0.02)
     shutil.rmtree(state, ignore_errors=True)
 
 
 def _remove_cgroup(path: Path) -> bool:
-    """Remove a cgroup with those below it; False as long as a process is in one."""
+    """Remove a cgroup with those below it; False as long as a process is in one. It is killed.
+
+    A helper that waits outside for a stopped command is stopped itself, and nothing else would end it.
+    """
     try:
-        for child in [entry for entry in path.iterdir() if entry.is_dir()]:
-            child.rmdir()
+        for below in [entry for entry in path.iterdir() if entry.is_dir()]:
+            for pid in (below / "cgroup.procs").read_text(encoding="utf-8").split():
+                os.kill(int(pid), signal.SIGKILL)
+            below.rmdir()
         path.rmdir()
-    except FileNotFoundError:
-        return True
     except OSError:
-        return False
+        return not path.exists()
     return True
 
 

@@ -66,8 +66,6 @@ def sleepers(host: Host) -> Any:
         made = [stack.enter_context(host.popen(["sleep", "1000"], env={"RANK": str(rank)})) for rank in (0, 1)]
         until(lambda: len(host.processes(processes.argv("sleep 1000"))) == 2)
         yield made
-        for command in made:
-            command.kill()
 
 
 def state(pid: int | None) -> str:
@@ -78,7 +76,7 @@ def test_sigkill(lab: Lab) -> None:
     with sleepers(lab["node1"]) as (zero, one):
         (killed,) = processes.sigkill(lab["node1"], processes.environ(RANK=1))
         assert killed.environ["RANK"] == "1"
-        assert one.wait() == -signal.SIGKILL and zero.poll() is None
+        assert one.wait(20) == -signal.SIGKILL and zero.poll() is None
 
 
 def test_sigstop(lab: Lab) -> None:
@@ -88,7 +86,7 @@ def test_sigstop(lab: Lab) -> None:
             assert state(zero.inner()) == "S"
         until(lambda: state(one.inner()) == "S")
         one.terminate()
-        assert one.wait() == -signal.SIGTERM  # whoever waits for it goes on as well
+        assert one.wait(20) == -signal.SIGTERM  # whoever waits for it goes on as well
 
 
 def test_a_fault_of_no_process_is_a_mistake(lab: Lab) -> None:

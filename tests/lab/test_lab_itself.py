@@ -75,7 +75,7 @@ def test_processes_of_a_host_are_told_with_their_environment(lab: Lab) -> None:
         assert process.pid == command.inner() and process.environ["RANK"] == "5"
         assert lab["node2"].processes() == []
         command.send_signal(signal.SIGUSR1)
-        assert command.wait() == -signal.SIGUSR1
+        assert command.wait(20) == -signal.SIGUSR1
     assert lab["node1"].processes() == []
 
 
@@ -106,11 +106,12 @@ def test_a_dead_host_comes_back_by_a_reboot(healthy: Lab) -> None:
     node.write("/tmp/file", "gone with the reboot")
     sleeper = node.popen(["sleep", "1000"])
     assert lab.login.run(["ssh", "node2", "true"]).returncode == 0
+    sleeper.send_signal(signal.SIGSTOP)  # nor does a hanging process keep the host
     node.kill()
-    assert not node.alive and sleeper.wait() == -signal.SIGKILL and not Path(f"/proc/{before}").exists()
+    assert not node.alive and sleeper.wait(20) == -signal.SIGKILL and not Path(f"/proc/{before}").exists()
     lab.reboot("node2")
-    assert lab.login.run(["ssh", "node2", "hostname"]).stdout == "node2\n"
     assert not node.path("/tmp/file").exists() and node.processes() == []
+    assert lab.login.run(["ssh", "node2", "hostname"]).stdout == "node2\n"
     node.kill()
     lab.revive()
     assert node.alive and lab["node1"].alive
@@ -123,8 +124,6 @@ def test_pinned_hosts_have_a_core_each() -> None:
         with lab["node1"].popen(["sleep", "1000"]) as one, lab["node2"].popen(["sleep", "1000"]) as two:
             assert os.sched_getaffinity(one.inner() or 0) == {cores[0]}
             assert os.sched_getaffinity(two.inner() or 0) == {cores[1 % len(cores)]}
-            one.kill()
-            two.kill()
     assert found == {"login": str(len(cores)), "node1": "1", "node2": "1", "node3": "1"}
 
 
@@ -167,19 +166,27 @@ with Lab(1) as lab:
         raise ValueError("on purpose")
 """
 
+WAYS_OUT = (
+    "end", "exception", "SIGTERM", "SIGINT", "SIGKILL", "SIGKILL with a stopped command",
+    "the keeper and the owner killed",
+)  # fmt: skip
 
-def end(holder: subprocess.Popen[str], keeper: int, way: str) -> None:
+
+def end(holder: subprocess.Popen[str], keeper: int, command: int, way: str) -> None:
     if way == "the keeper and the owner killed":
         os.kill(keeper, signal.SIGKILL)
+        holder.kill()
+    elif way == "SIGKILL with a stopped command":
+        os.kill(command, signal.SIGSTOP)
+        helper = int(Path(f"/proc/{command}/status").read_text().partition("PPid:")[2].split()[0])
+        until(lambda: "State:\tT" in Path(f"/proc/{helper}/status").read_text())
         holder.kill()
     elif way in ("SIGTERM", "SIGINT", "SIGKILL"):
         holder.send_signal(getattr(signal, way))
     holder.communicate("raise" if way == "exception" else "", timeout=20)
 
 
-@pytest.mark.parametrize(
-    "way", ["end", "exception", "SIGTERM", "SIGINT", "SIGKILL", "the keeper and the owner killed"]
-)  # fmt: skip
+@pytest.mark.parametrize("way", WAYS_OUT)
 def test_a_lab_is_gone_on_every_way_out(way: str) -> None:
     pipe = subprocess.PIPE
     holder = subprocess.Popen(
@@ -189,7 +196,7 @@ def test_a_lab_is_gone_on_every_way_out(way: str) -> None:
     folder, *pids = holder.stdout.readline().split()
     state = Path(folder)
     assert state.is_dir() and cgroups(state.name) and all(alive(int(pid)) for pid in pids)
-    end(holder, int(pids[0]), way)
+    end(holder, int(pids[0]), int(pids[2]), way)
     until(lambda: not any(alive(int(pid)) for pid in pids))
     if way == "the keeper and the owner killed":
         assert state.is_dir()
@@ -210,6 +217,7 @@ def test_what_no_lab_left_is_not_swept(lab: Lab) -> None:
 def test_where_the_lab_cannot_be_its_tests_are_skipped_with_the_reason(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CLUSTERQUAL_LAB", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     conftest = (HERE / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(f"{conftest}\nimport lab_hosts\nlab_hosts.NEEDED = ('sh', 'no-such-tool')\n")
@@ -244,4 +252,8 @@ def cgroups(name: str) -> list[Path]:
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """True if the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -87,7 +87,7 @@ def test_an_unknown_criterion(site: Site) -> None:
     (site.path / "test_own.py").write_text(
         "import pytest\n@pytest.mark.criterion('latency')\ndef test_own(measurement): pass\n"
     )
-    assert "criterion('latency',): want one of memory, fabric, scaling, full_run" in refused(site)
+    assert "criterion('latency',): want one of nodes, memory, fabric, scaling, full_run" in refused(site)
 
 
 def test_a_run_folder_that_holds_a_run(site: Site) -> None:

@@ -258,10 +258,10 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("gpu: H100", 'gpu: ""', '48: topology.gpu: got "", want a text of printable characters on one line'),
     ('gpu_memory: ">= 80 GB"', "gpu_memory: 80 GB", '49: topology.gpu_memory: got "80 GB", want "<op> <number> <unit>" '
      "with <=, >=, < or > and a size such as 64 MiB"),
-    ('gpu_memory: ">= 80 GB"', "gpu_memory: 80", '49: topology.gpu_memory: got 80, want "<op> <number> <unit>" with <=, '
-     ">=, < or > and a size such as 64 MiB"),
-    ('nic_rate: ">= 400 Gbit/s"', 'nic_rate: ">= 400 Gbit"', '51: topology.nic_rate: got "400 Gbit", want a rate such as '
-     "300 GB/s"),
+    ('gpu_memory: ">= 80 GB"', "gpu_memory: 80", '49: topology.gpu_memory: got 80, want "<op> <number> <unit>" with '
+     "<=, >=, < or > and a size such as 64 MiB"),
+    ('nic_rate: ">= 400 Gbit/s"', 'nic_rate: ">= 400 Gbit"', '51: topology.nic_rate: got "400 Gbit", want a rate such '
+     "as 300 GB/s"),
     ('nic_rate: ">= 400 Gbit/s"', 'nic_rate: ">= 0 Gbit/s"', '51: topology.nic_rate: got ">= 0 Gbit/s", want a level '
      "above zero"),
     ("mtu: 4092", "mtu: 0", "52: topology.mtu: got 0, want at least 1"),

@@ -19,7 +19,7 @@ ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
 FILES = frozenset({"runs", "channel"})
 FLOOR_TWO = frozenset({"session", "world", "training_launch", "wire", "trouble"})  # the session and its parts
 # The doors, and what of them is loaded only when a qualification test is selected.
-DOORS = frozenset({"plugin", "fixtures", "cli", "run", "qualify", "show"})
+DOORS = frozenset({"plugin", "fixtures", "cli", "hosts", "init", "run", "qualify", "show"})
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | {"criteria"} | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path as File
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from pytest_clusterqual.judge.nodes import judge_nodes
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.hardware import Cpu, Nic, Path
 from pytest_clusterqual.model.measurement import NodesMeasurement
-from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.record import Record, Verdict
+from pytest_clusterqual.report.terminal import failure_message, summary
 
+PAGES = File(__file__).resolve().parents[2] / "docs"
 CPU = node("any").cpu
 LOST_LINK = (Path(one="GPU0", other="GPU1", kind="NV", lanes=17), *node("any").paths[1:])
 MOVED_CARD = tuple(replace(path, kind="SYS") if path.kind == "PIX" else path for path in node("any").paths)
@@ -169,6 +172,12 @@ def test_what_no_node_tells_is_not_judged_unless_the_file_promises_it() -> None:
     )
 
 
+def test_nodes_of_which_each_tells_only_a_part_are_not_known() -> None:
+    partly = everywhere(**with_gpu(5, memory=None))
+    assert "gpu memory" not in {j.quantity for j in judge_nodes(partly, PLAN)}
+    assert the(judge_nodes(partly, plan(gpu_memory=(">=", 80e9))), "gpu memory").verdict is Verdict.UNDECIDED
+
+
 def test_a_cluster_without_gpus_says_nothing_of_gpus_but_their_number() -> None:
     judgements = judge_nodes(everywhere(gpus=(), driver=None), PLAN)
     assert {j.quantity for j in judgements if "gpu" in j.quantity or j.quantity in ("driver", "throttle")} == {
@@ -301,6 +310,28 @@ def test_no_node_or_one_twice_is_no_measurement(names: tuple[str, ...]) -> None:
     m = NodesMeasurement(nodes=tuple(node(name) for name in names), started=0.0, seconds=0.0)
     with pytest.raises(MeasurementError, match="want at least one, and each once"):
         judge_nodes(m, PLAN)
+
+
+def test_the_page_shows_the_message_as_it_is() -> None:
+    message = failure_message(judge_nodes(cluster(node3={"driver": "535.54.03"}), PLAN), None)
+    page = (PAGES / "nodes.md").read_text(encoding="utf-8")
+    assert " ".join(message.split()) in " ".join(page.split())
+
+
+def test_what_is_in_order_shares_one_row_and_what_is_odd_has_its_own() -> None:
+    records = [
+        Record(
+            schema=1, run="r", test="test_nodes[8nodes]", criterion="nodes", judgement=judgement, conditions=None,
+            measurement="m0001", started=0.0, seconds=0.0,
+        )
+        for judgement in judge_nodes(cluster(node3={"driver": "535.54.03"}), PLAN)
+    ]  # fmt: skip
+    text = summary(records, run_folder="runs/1", simulated=False, width=110)
+    rows = [line.split() for line in text.splitlines() if " odd of " in line]
+    assert [row[-1] for row in rows if "driver" in row] == ["FAIL"]
+    assert "1 odd of 8 nodes" in text
+    assert len(rows) == 2
+    assert f"+{len(records) - 2} more in records.jsonl" in text
 
 
 def test_judging_again_from_the_record_gives_the_same() -> None:

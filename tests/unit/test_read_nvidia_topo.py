@@ -173,6 +173,7 @@ def edited(old: str, new: str, text: str = BLANKS) -> str:
         (edited("SYS     PXB     8", "SYS     PIX     8"), "rows contradict each other: GPU1-NIC1", {"GPU1-NIC1"}),
         (edited("NIC0    PIX     SYS      X      SYS\n", ""), "rows are missing: NIC0", set()),
         (edited("NIC0    PIX", "NIC0    P1X"), 'row NIC0 has a cell "P1X", which is no link', set()),
+        (edited("NIC0    PIX", "NIC0    OK "), 'row NIC0 has a cell "OK", which is no link', set()),
         (edited("$ nv", "76 NICs found in the topology, only displaying 2 in the matrix.\n$ nv"),
          "the tool shows 2 of 76 NICs, the others are not known", set()),
         (edited("  NIC1: mlx5_10\n", ""), "the NIC legend does not name NIC1", set()),
@@ -188,6 +189,17 @@ def test_what_is_doubtful_is_said_and_not_read(text: str, problem: str, lost: se
     assert not links.complete
     whole = ways(read_topology_matrix(BLANKS))
     assert ways(links) == {pair: way for pair, way in whole.items() if pair not in lost}
+
+
+def test_an_empty_cell_behind_the_devices_keeps_its_column_between_tabs_only() -> None:
+    assert [gpu.numa for gpu in read_topology_matrix(edited("0-7,16-23", "", TABS)).gpus or ()] == [0, 1]
+    first, second = read_topology_matrix(edited("0-7,16-23", "         ")).gpus or ()
+    assert (first.numa, first.cpus, second.numa) == (None, (), 1)
+
+
+def test_a_row_that_stands_twice_is_no_header() -> None:
+    row = BLANKS.split("\n")[2] + "\n"
+    assert read_topology_matrix(edited(row, row + row)).problems == ("rows are missing: GPU1, NIC0, NIC1",)
 
 
 def test_an_invented_device_is_flagged_and_its_column_not_read() -> None:
@@ -230,7 +242,7 @@ def test_the_p2p_matrix_is_read_by_its_own_reader() -> None:
 
 @pytest.mark.parametrize(
     ("text", "cpus"),
-    [("0-2,8", (0, 1, 2, 8)), ("5", (5,)), ("N/A", ()), ("", ()), ("3-1", ()), ("0-99999", ()), ("0-9999999999", ())],
+    [("0-2,8", (0, 1, 2, 8)), ("5", (5,)), ("N/A", ()), ("", ()), ("5,3-1", ()), ("0-99999", ()), ("0-9999999999", ())],
 )
 def test_cpu_lists(text: str, cpus: tuple[int, ...]) -> None:
     assert cpu_list(text) == cpus

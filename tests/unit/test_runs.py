@@ -218,7 +218,7 @@ def test_any_other_bad_line_is_named(tmp_path: Path, line: bytes, message: str) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"criterion": "taste"}, "1: criterion: got 'taste', want memory, fabric, scaling, full_run"),
+        ({"criterion": "taste"}, "1: criterion: got 'taste', want nodes, memory, fabric, scaling, full_run"),
         ({"criterion": "fabric"}, "1: measurement: got unknown field 'ranks', want conditions, rounds"),
         ({"id": "../x"}, "1: id: got '../x', want an id such as 'm0001'"),
         ({"extra": 1}, "1: got the fields schema, id, test, criterion, measurement, extra, want"),

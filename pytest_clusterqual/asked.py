@@ -1,0 +1,146 @@
+"""What a qualification run is asked for: command line, then environment, then project file; and where it writes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_clusterqual import plugin
+from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
+from pytest_clusterqual.hosts import launcher_options
+from pytest_clusterqual.model.project import LauncherOptions, Project
+from pytest_clusterqual.read.project import load_project
+from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
+
+_FILE = "clusterqual.yaml"
+# What must be the same if a run is to go on.
+_SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted."""
+
+    project: Project
+    nodes: int
+    nproc_per_node: int
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names for tests of single nodes: the hosts' where they are known without asking anybody."""
+        options = self.project.launcher
+        if options.kind in ("ssh", "mpi") and len(options.hosts) >= self.nodes:
+            return options.hosts[: self.nodes]
+        return tuple(f"node{index}" for index in range(self.nodes))
+
+
+def read_asked(config: pytest.Config) -> Asked:
+    """Read the options and the project file; nothing is started.
+
+    Raises:
+        ClusterQualError: they do not allow a run.
+    """
+    nproc_per_node = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
+    file = _find_file(config)
+    nodes = _whole(plugin.option(config, "--nodes"), "--nodes") or _nodes_there(config, load_project(file))
+    project = load_project(file, nodes=nodes, nproc_per_node=nproc_per_node)
+    return Asked(
+        project=replace(project, launcher=_launcher(config, project)),
+        nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node,
+    )  # fmt: skip
+
+
+def _launcher(config: pytest.Config, project: Project) -> LauncherOptions:
+    kind, hosts = (plugin.option(config, name) for name in ("--qual-launcher", "--qual-hosts"))
+    return launcher_options(project.launcher, kind=kind, hosts=hosts)
+
+
+def _nodes_there(config: pytest.Config, project: Project) -> int:
+    """How many nodes there are, where nobody said how many to take."""
+    options = _launcher(config, project)
+    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options.kind == "slurm" else ""
+    if options.hosts or allocated.isdigit():
+        return len(options.hosts) or int(allocated)
+    raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
+
+
+def _find_file(config: pytest.Config) -> Path:
+    if named := plugin.option(config, "--qual-config"):
+        return Path(named)
+    places = []
+    for argument in config.args:
+        place = Path(argument.partition("::")[0])
+        places += [place if place.is_dir() else place.parent]
+    places += [Path(config.invocation_params.dir), Path(config.invocation_params.dir) / "qualification"]
+    found = next((place / _FILE for place in places if (place / _FILE).is_file()), None)
+    if found is None:
+        raise ProjectFileError([
+            f"no {_FILE} in {', '.join(dict.fromkeys(str(place) for place in places))}; "
+            "put one beside the tests, or name one with --qual-config FILE"
+        ])  # fmt: skip
+    return found
+
+
+def _whole(value: object, name: str) -> int | None:
+    if value is None or isinstance(value, int):
+        return value
+    if str(value).isdigit() and int(str(value)) > 0:
+        return int(str(value))
+    raise ClusterQualError(f"{name}: got {value!r} from the environment, want a positive whole number")
+
+
+def import_path(config: pytest.Config, project: Project) -> list[str]:
+    """Where users' own job functions are found on the ranks: beside the tests and where pytest runs."""
+    here = str(config.invocation_params.dir)
+    return list(dict.fromkeys([str(project.path.resolve().parent), str(config.rootpath), here]))
+
+
+def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunFolder:
+    """Make the run folder that the options name, or open the one of the run that is to go on.
+
+    Raises:
+        RunFolderError: it cannot be written, holds another run, or one that was asked for something else.
+    """
+    base = Path(config.invocation_params.dir)
+    named, resumed = (plugin.option(config, name) for name in ("--qual-run-dir", "--qual-resume"))
+    if named and resumed:
+        raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
+    if resumed:
+        folder = _resume(base / resumed, _environment(config, asked))
+    else:
+        path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
+        folder = RunFolder.create(path, run=path.name, environment=_environment(config, asked), simulated=simulated)
+    (folder.path / "ranks").mkdir(exist_ok=True)
+    return folder
+
+
+def _resume(path: Path, now: dict[str, Any]) -> RunFolder:
+    folder = RunFolder.open(path)
+    for key in _SAME:
+        before = folder.environment.get(key)
+        if before != now[key]:
+            what = "another text" if key == "project_file" else f"{before}, now {now[key]}"
+            raise RunFolderError(f"{path}: cannot go on: {key} was {what}; start a new run without --qual-resume")
+    folder.begin_attempt()
+    return folder
+
+
+def _environment(config: pytest.Config, asked: Asked) -> dict[str, Any]:
+    return {
+        "project": asked.project.name,
+        "project_file": asked.project.path.read_text(encoding="utf-8"),
+        "argv": shlex.join(["pytest", *config.invocation_params.args]),
+        "python": sys.version.split()[0],
+        "variables": environment_variables(os.environ),
+        "nodes": asked.nodes,
+        "nproc_per_node": asked.nproc_per_node,
+        "launcher": asked.project.launcher.kind,
+        "named_hosts": list(asked.project.launcher.hosts),
+    }

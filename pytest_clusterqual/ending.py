@@ -1,0 +1,97 @@
+"""The end of a run, from its folder alone: reports, what is missing, the exit status. And SIGTERM as a way to it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.measurement import CRITERIA
+from pytest_clusterqual.model.record import Record, Verdict
+from pytest_clusterqual.report import junit, terminal
+from pytest_clusterqual.runs import RunFolder, Selected
+
+_CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
+
+
+class Ending:
+    """What is told of a run once nothing writes its folder any more."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._folder: RunFolder | None = None
+        self._problem = ""
+        self._summarized = False
+
+    def finish(self, folder: RunFolder, exitstatus: int, problem: str) -> int:
+        """Write the reports; never exit 0 if a selected criterion reached no verdict, or a record could not be kept."""
+        self._folder, self._problem = folder, problem
+        try:
+            junit.write_junit(folder.records(), folder.path / "junit.xml", suite="clusterqual", properties={
+                "clusterqual.run": folder.run, "clusterqual.project": self._project,
+                "clusterqual.simulated": str(folder.simulated).lower(),
+            })  # fmt: skip
+        except (OSError, ClusterQualError) as error:
+            self._problem = problem or f"no JUnit report: {error}"
+        return exitstatus or (1 if self._problem or without_verdict(folder.tests, folder.records()) else 0)
+
+    def print_summary(self, reporter: pytest.TerminalReporter) -> None:
+        """The table of verdicts, and what is missing; once."""
+        if self._folder is None or self._summarized:
+            return
+        self._summarized = True
+        records, tests = self._folder.records(), self._folder.tests
+        if records:
+            reporter.section("qualification", sep="=")
+            tw = reporter._tw
+            text = terminal.summary(
+                records, run_folder=_relative(self._folder.path), simulated=self._folder.simulated,
+                width=tw.fullwidth, color=tw.hasmarkup,
+            )  # fmt: skip
+            reporter.write(text.rstrip() + "\n")
+        left_out = Counter(test.inapplicable for test in tests.values() if test.inapplicable)
+        for reason, count in left_out.items():
+            reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
+        for name in without_verdict(tests, records):
+            reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
+        if self._problem:
+            reporter.write_line(self._problem, red=True)
+
+
+def without_verdict(tests: dict[str, Selected], records: list[Record]) -> list[str]:
+    """The criteria that were selected and of which no test was concluded."""
+    selected = {test.criterion for test in tests.values()}
+    concluded = {record.criterion for record in records if record.judgement.verdict in _CONCLUDED}
+    return [name for name in CRITERIA if name in selected - concluded]
+
+
+class Sigterm:
+    """End in order on SIGTERM (a scheduler's time limit): ranks ended, records kept, reports written."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._leave)
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        self.restore()
+        pytest.exit("SIGTERM received; the records so far are kept", returncode=128 + number)
+
+    def restore(self) -> None:
+        """Give the signal back its old meaning. May be called again."""
+        if self._before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,69 @@
+"""Leases: which of several processes on this machine has which nodes, so that no node is measured by two at once.
+
+A lease is a file lock for each node. The kernel frees the locks of a process that ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_clusterqual.errors import RunFolderError
+
+# Whoever waits for nodes holds this lock meanwhile. So only one waits for nodes, the others wait
+# for their turn: nobody takes the nodes away from one who wants many, and no two wait for each other.
+_TURN = ".turn"
+
+
+class Leases:
+    """The locks of one run, in a folder that all its processes see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def acquire(self, nodes: Iterable[str]) -> Lease:
+        """Wait until all of `nodes` are free, and have them. Who waits must hold no lease.
+
+        Raises:
+            RunFolderError: the file system of the folder has no locks.
+        """
+        names = frozenset(nodes)
+        with contextlib.ExitStack() as held:  # whatever interrupts the wait leaves no lock behind
+            turn = held.enter_context(self._lock(_TURN))
+            for name in sorted(names):
+                held.enter_context(self._lock(f"{name}.lock"))
+            turn.close()
+            return Lease(names, held.pop_all())
+
+    def _lock(self, name: str) -> contextlib.ExitStack:
+        """Wait for one lock; closing what is returned gives it back."""
+        path = self._folder / name
+        with contextlib.ExitStack() as undo:
+            try:
+                self._folder.mkdir(exist_ok=True)
+                # Not inherited by the programs that are started meanwhile, which would hold the lock as well.
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                undo.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                undo.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+            except OSError as error:
+                raise RunFolderError(
+                    f"{path}: cannot be locked: {error.strerror}; run without -n, or give a folder on another file "
+                    "system with --qual-run-dir"
+                ) from error
+            return undo.pop_all()
+
+
+class Lease:
+    """Some nodes that nobody else has until they are released."""
+
+    def __init__(self, nodes: frozenset[str], locks: contextlib.ExitStack) -> None:
+        self.nodes = nodes
+        self._locks = locks
+
+    def release(self) -> None:
+        """Give the nodes back. May be called again."""
+        self._locks.close()

@@ -1,0 +1,153 @@
+"""Lines of JSON on disk: appended whole or not at all, read strictly.
+
+A killed process loses at most the line it was writing; a full disk never tears one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.model.record import SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line as it stands in the file (without its end), what it holds, and where it is: ``file:line``."""
+
+    raw: bytes
+    value: dict[str, Any]
+    where: str
+
+
+def encode(value: Any) -> bytes:
+    """`value` as one line, without its end."""
+    return json.dumps(value, allow_nan=False).encode()
+
+
+def append(path: Path, line: bytes) -> None:
+    """Append one line by one write; on any failure (OSError) the file is as it was before."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        _end_last_line(descriptor, path)
+        size = os.fstat(descriptor).st_size
+        try:
+            if os.write(descriptor, line + b"\n") <= len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _end_last_line(descriptor: int, path: Path) -> None:
+    """Complete a last line that lacks only its end; set a torn one aside in ``<file>.torn``."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return
+    content = path.read_bytes()
+    last = content[content.rfind(b"\n") + 1 :]
+    if _is_json(last):
+        os.write(descriptor, b"\n")
+        return
+    set_aside(path, last)
+    os.ftruncate(descriptor, size - len(last))
+
+
+def set_aside(path: Path, torn: bytes) -> None:
+    """Keep what is no line of `path` in ``<file>.torn``."""
+    with open(path.with_name(f"{path.name}.torn"), "ab") as aside:
+        aside.write(torn + b"\n")
+
+
+def read(path: Path) -> tuple[list[Line], bytes]:
+    """All lines of a file, and the last one if a kill has cut it short; a file that is not there has none.
+
+    Raises:
+        RunFolderError: it cannot be read, or another line is not a JSON object of our schema.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], b""  # nothing was measured, or nothing judged, before the run ended
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
+    *whole, last = content.split(b"\n")
+    if last and _is_json(last):
+        whole, last = [*whole, last], b""
+    return [Line(raw, checked(raw, f"{path}:{n}"), f"{path}:{n}") for n, raw in enumerate(whole, 1)], last
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write `content` so that a reader sees the old file or the new one, also after a power loss."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def replace_json(path: Path, value: Mapping[str, Any]) -> None:
+    """`replace` with one JSON object, indented for people."""
+    replace(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names in a folder out of the system's cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parse(line: bytes) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(line.decode(), parse_constant=refuse)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        _parse(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def checked(line: bytes, where: str) -> dict[str, Any]:
+    """One line as a JSON object of our schema.
+
+    Raises:
+        RunFolderError: it is none; the message begins with `where`.
+    """
+    try:
+        value = _parse(line)
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{where}: not JSON ({error}); restore the file, or remove this line") from None
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{where}: got {type(value).__name__}, want a JSON object; restore the file")
+    if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
+        raise RunFolderError(
+            f"{where}: got schema {value.get('schema')!r}, want {SCHEMA}; "
+            "read this run with the version of pytest-clusterqual that wrote it"
+        )
+    return value

@@ -1,0 +1,219 @@
+"""A small project in a lab's shared folder, and pytest runs on it from the login host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab_host import Command, Process
+from lab_hosts import Lab
+
+JOBS = '''
+"""Jobs that tell the outside how far they are."""
+
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def collectives(ctx, *, calls, marker):
+    """So many all_reduces of 256 KiB, 50 ms apart; the marker appears when they are under way."""
+    tensor = torch.ones(65536)
+    for call in range(calls):
+        dist.all_reduce(tensor)
+        tensor.fill_(1.0)
+        if call == 5 and ctx.rank == 0:
+            Path(marker).touch()
+        time.sleep(0.05)
+    return calls
+
+
+def allocate(ctx, *, marker):
+    """Take memory, 64 MiB at a time, on the last rank; the others wait for it."""
+    held = []
+    if ctx.rank == ctx.world_size - 1:
+        Path(marker).touch()
+        for _ in range(64):
+            held.append(torch.ones(16 << 20))
+            time.sleep(0.05)
+    dist.all_reduce(torch.ones(1))
+    return len(held)
+'''
+
+TESTS = """
+from pathlib import Path
+
+MARKER = str(Path(__file__).with_name("marker"))
+
+
+def test_before(cluster, qualify):
+    cluster.run("jobs:collectives", calls=2, marker=MARKER)
+    qualify.samples("calls", [2.0] * 6, unit="1", require=">= 2")
+
+
+def test_collectives(cluster, qualify):
+    done = cluster.run("jobs:collectives", calls=120, marker=MARKER)
+    qualify.samples("calls", [float(min(done))] * 6, unit="1", require=">= 120")
+
+
+def test_memory_of_last_rank(cluster, qualify):
+    cluster.run("jobs:allocate", marker=MARKER)
+    qualify.samples("calls", [1.0] * 6, unit="1", require=">= 1")
+
+
+def test_last(cluster, qualify):
+    cluster.run("jobs:collectives", calls=7, marker=MARKER)
+    qualify.samples("calls", [7.0] * 6, unit="1", require=">= 7")
+
+
+def test_training(measurement, qualify):
+    qualify(measurement)
+
+
+import pytest
+
+test_training = pytest.mark.criterion("full_run")(test_training)
+"""
+
+PROJECT: dict[str, Any] = {
+    "version": 1,
+    "project": "faults",
+    "launcher": {"kind": "ssh", "device": "cpu", "job_timeout": "20 s", "start_timeout": "60 s"},
+    "workload": {
+        "model": {"layers": 2, "hidden": 128, "heads": 2, "kv_heads": 1, "ffn": 256, "vocab": 256},
+        "optimizer": {"name": "adamw", "lr": 3.0e-4}, "precision": "fp32", "sequence_length": 32, "microbatch": 1,
+        "global_batch": 4, "steps": 40, "seed": 1,
+    },
+    "layouts": [{"name": "ddp"}],
+    "full_run": {"checkpoint": {"every": 2, "mode": "sync"}, "require": [{"checkpoint_blocking": "<= 60 s"}]},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended."""
+
+    code: int
+    out: str
+    folder: Path
+    seconds: float
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        path = self.folder / "records.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def verdict(self, test: str) -> tuple[str, str]:
+        """The verdict of a test and its reason; of several the last."""
+        found = [r["judgement"] for r in self.records if r["test"].split("::")[-1].split("[")[0] == test]
+        return (found[-1]["verdict"], found[-1]["reason"]) if found else ("none", "")
+
+    def suspects(self, test: str) -> list[str]:
+        return [
+            finding["suspect"]
+            for record in self.records if record["test"].split("::")[-1].split("[")[0] == test
+            for finding in record["judgement"]["findings"]
+        ]  # fmt: skip
+
+
+class LabSite:
+    """One project on one lab, run again and again, each time with a run folder of its own."""
+
+    def __init__(self, lab: Lab, launcher: str, **launcher_options: Any) -> None:
+        self.lab = lab
+        self.launcher = launcher
+        self.folder = lab.shared / f"site-{launcher}"
+        self.folder.mkdir(exist_ok=True)
+        self.marker = self.folder / "marker"
+        self.checkpoints = self.folder / "checkpoints"
+        self._runs = 0
+        options = {"kind": launcher, **launcher_options}
+        if launcher in ("ssh", "mpi"):
+            options["hosts"] = lab.hosts_arg
+        self.project = {**PROJECT, "launcher": {**PROJECT["launcher"], **options}}
+        (self.folder / "jobs.py").write_text(JOBS)
+        (self.folder / "test_faults.py").write_text(TESTS)
+
+    def start(self, *tests: str, nodes: int = 2, options: tuple[str, ...] = (), **launcher_options: Any) -> Running:
+        """Start pytest with these tests (by name) on the login host."""
+        self._runs += 1
+        self.marker.unlink(missing_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        project = {**self.project, "launcher": {**self.project["launcher"], **launcher_options}}
+        project["full_run"] = {**project["full_run"], "checkpoint": {
+            **project["full_run"]["checkpoint"], "folder": str(self.checkpoints),
+        }}  # fmt: skip
+        (self.folder / "clusterqual.yaml").write_text(json.dumps(project))
+        run = self.folder / f"run-{self._runs}"
+        argv = [
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nodes", str(nodes), "--qual-keep-going",
+            "--qual-run-dir", str(run), *(f"test_faults.py::{test}" for test in tests), *options,
+        ]  # fmt: skip
+        command = self.lab.login.popen(
+            argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        return Running(self, command, run)
+
+    def run(self, *tests: str, timeout: float = 120, **options: Any) -> Ended:
+        """The same, to its end."""
+        with self.start(*tests, **options) as running:
+            return running.end(timeout)
+
+
+class Running:
+    """A run under way. Leaving the block kills what is left of it."""
+
+    def __init__(self, site: LabSite, command: Command, folder: Path) -> None:
+        self.site = site
+        self.command = command
+        self.folder = folder
+        self._began = time.monotonic()
+
+    def end(self, timeout: float) -> Ended:
+        """Wait for the end; longer than `timeout` seconds is a failure of the test."""
+        out, _ = self.command.communicate(timeout=timeout)
+        return Ended(self.command.returncode, out, self.folder, time.monotonic() - self._began)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.command.poll() is None:
+            self.command.kill()
+            self.command.communicate()
+
+
+def wait_until(happened: Any, *, seconds: float, what: str) -> None:
+    """Look every 20 ms."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {seconds} s")
+        time.sleep(0.02)
+
+
+def ranks_of(processes: list[Process]) -> list[Process]:
+    """Those of the product's processes that torchrun started."""
+    return [process for process in processes if "RANK" in process.environ]
+
+
+@contextmanager
+def nothing_left(lab: Lab, *, seconds: float) -> Iterator[None]:
+    """After the block every living host is, within `seconds`, as empty as it was before."""
+    yield
+    for host in lab.nodes:
+        if host.alive:
+
+            def empty(host: Any = host) -> bool:
+                return not [p for p in host.processes() if "clusterqual" in " ".join(p.argv) or "RANK" in p.environ]
+
+            wait_until(empty, seconds=seconds, what=f"{host.name} is empty: {host.processes()}")
