@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import shutil
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 4
     except BrokenPipeError:
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,7 +112,8 @@ def _ask(arguments: argparse.Namespace, options: LauncherOptions) -> Answers:
     from pytest_clusterqual.hosts import ask
 
     timeout = arguments.timeout or options.survey_timeout
-    return ask(options, count=arguments.nodes, timeout=timeout, tell=lambda text: print(text, file=sys.stderr))
+    tell = functools.cache(lambda text: print(text, file=sys.stderr))  # a scheduler says the same again and again
+    return ask(options, count=arguments.nodes, timeout=timeout, tell=tell)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

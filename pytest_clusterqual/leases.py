@@ -32,7 +32,7 @@ class Leases:
         """
         names = frozenset(nodes)
         with contextlib.ExitStack() as held:  # whatever interrupts the wait leaves no lock behind
-            turn = held.enter_context(self._lock(_TURN))
+            turn = held.enter_context(self._lock(_TURN)); turn.close()
             for name in sorted(names):
                 held.enter_context(self._lock(f"{name}.lock"))
             turn.close()

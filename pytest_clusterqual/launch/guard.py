@@ -121,7 +121,7 @@ def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
             if not said:
                 return 0
             heard = now
-            if b"?" in said:
+            if b"?" in said and _all_read():
                 _tell("ranks", states=rank_states())
         if heartbeat and now - heard > heartbeat:
             print(f"no sign of life from the session for {heartbeat:g} s: the ranks are ended", file=sys.stderr)

@@ -196,7 +196,10 @@ class MemoryMeasurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricMeasurement:
-    """`rounds[r]` is the r-th pass over all sizes, with the result of every rank."""
+    """`rounds[r]` is the r-th pass over all sizes, with the result of every rank.
+
+    `pairs` holds both directions of pairs of nodes, where somebody asked for them afterwards.
+    """
 
     conditions: Conditions
     rounds: tuple[tuple[RankFabric, ...], ...]

@@ -30,7 +30,6 @@ def project_file(
     found = _most(hardware, lambda node: len(node.gpus))
     # Simulated nodes share the GPUs of their machine.
     gpus = (found[0] if found else 0) // (nodes if options.kind == "local" else 1)
-    ranks = gpus or 1
     sections = (
         _head(name, len(hardware), nodes),
         _launcher(options, hosts, gpus),
@@ -40,7 +39,7 @@ def project_file(
         _memory(),
         _fabric(hardware, nodes, gpus),
         _scaling(nodes),
-        _full_run(nodes * ranks),
+        _full_run(),
     )
     return "\n".join("".join(f"{line}\n" for line in section) for section in sections)
 
@@ -178,7 +177,7 @@ def _scaling(nodes: int) -> Iterator[str]:
     )
 
 
-def _full_run(ranks: int) -> Iterator[str]:
+def _full_run() -> Iterator[str]:
     yield "full_run:"
     yield "  layouts: [ddp]"
     yield "  steps: 50"
@@ -186,8 +185,5 @@ def _full_run(ranks: int) -> Iterator[str]:
     yield "    every: 10"
     yield "    mode: async"
     yield _line("  # folder: /shared/checkpoints", "one that all nodes see; left out, the run folder must be one")
-    demands = ['{goodput: ">= 90 %"}', '{checkpoint_blocking: "<= 5 s"}']
-    if ranks > 1:
-        yield "  failure: {kill_rank: 1, at_step: 25}"
-        demands.append('{recovery: "<= 5 min"}')
-    yield from _demands(*demands)
+    yield "  failure: {kill_rank: 0, at_step: 25}"
+    yield from _demands('{goodput: ">= 90 %"}', '{checkpoint_blocking: "<= 5 s"}', '{recovery: "<= 5 min"}')

@@ -163,7 +163,7 @@ class Host:
     def forget(self) -> None:
         """Wait for the end of a host that has been killed, by whomever."""
         if self._boot is not None:
-            self._boot.communicate()
+            self._boot.communicate(timeout=30)
             self._boot = None
 
     def popen(

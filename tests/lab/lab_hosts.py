@@ -144,7 +144,7 @@ class Lab:
         if self.keeper is not None:
             assert self.keeper.stdin is not None and self.keeper.stdout is not None
             self.keeper.stdin.close()
-            self.keeper.wait()
+            self.keeper.wait(60)
             self.keeper.stdout.close()
             self.keeper = None
         for host in getattr(self, "hosts", {}).values():

@@ -19,6 +19,7 @@ from pathlib import Path
 
 LOCK = "lock"
 CGROUPS = "cgroups"  # one directory a line, written before they are made
+PATIENCE = 10.0  # seconds for the processes of a lab to go
 
 
 def labs_folder() -> Path:
@@ -62,7 +63,7 @@ def sweep(state: Path) -> None:
     """Remove the cgroups and the folder of one lab; its processes are gone, about to go, or killed here."""
     record = state / CGROUPS
     left = [Path(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while left := [cgroup for cgroup in left if not _remove_cgroup(cgroup)]:
         if time.monotonic() > deadline:
             return  # the next lab tries again

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import lab_hosts
+import lab_state
 import pytest
 from lab_cgroups import own_cgroups
 from lab_host import Impossible, outside
@@ -212,6 +213,26 @@ def test_what_no_lab_left_is_not_swept(lab: Lab) -> None:
         assert strange.is_dir() and lab.state.is_dir()
     finally:
         strange.rmdir()
+
+
+def test_what_cannot_be_swept_yet_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_state, "PATIENCE", 0.1)
+    if not (own := own_cgroups()):
+        pytest.skip("there are no cgroups of version 1 here")
+    cgroup = next(iter(own.values())) / f"clusterqual-lab-test-{os.getpid()}"
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / lab_state.CGROUPS).write_text(f"{cgroup}\n")
+    cgroup.mkdir()
+    with subprocess.Popen(["sleep", "1000"]) as stays:
+        try:
+            (cgroup / "cgroup.procs").write_text(str(stays.pid))
+            lab_state.sweep(state)
+            assert state.exists() and cgroup.exists()
+        finally:
+            stays.kill()
+    lab_state.sweep(state)
+    assert not state.exists() and not cgroup.exists()
 
 
 def test_where_the_lab_cannot_be_its_tests_are_skipped_with_the_reason(

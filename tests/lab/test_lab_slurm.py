@@ -38,9 +38,11 @@ def test_exit_codes_come_back(lab: Lab) -> None:
 def test_a_batch_job_runs_and_is_cancelled(lab: Lab) -> None:
     number = said(lab, "sbatch", "--parsable", "-t1", "-N2", "-o", "batch.out", "--wrap", "srun hostname; sleep 1000")
     out = lab.shared / "batch.out"
-    until(lambda: out.exists() and len(out.read_text().split()) == 2)
-    assert lab["node1"].processes(lambda process: process.argv == ("sleep", "1000"))
-    said(lab, "scancel", number)
+    try:
+        until(lambda: out.exists() and sorted(out.read_text().split()) == ["node1", "node2"])
+        until(lambda: lab["node1"].processes(lambda process: process.argv == ("sleep", "1000")))
+    finally:
+        said(lab, "scancel", number)
     until(lambda: number not in said(lab, "squeue", "-h", "-o", "%i"))
     until(lambda: not any(node.processes() for node in lab.nodes))
 

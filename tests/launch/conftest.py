@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from processes import HERE
+from processes import make_world
 
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.world import World
@@ -14,9 +14,6 @@ from pytest_clusterqual.world import World
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    made = World(
-        launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path_factory.mktemp("logs"), start_timeout=120,
-        path=[HERE], tell=lambda progress: None,
-    )  # fmt: skip
+    made = make_world(launcher, 2, tmp_path_factory.mktemp("logs"))
     yield made
     made.close()

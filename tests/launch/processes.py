@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.world import Progress, World
 
 HERE = str(Path(__file__).parent)
 
@@ -27,3 +31,18 @@ def ours(marker: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def make_world(
+    launcher: LocalLauncher,
+    nodes: int,
+    logs: Path,
+    *,
+    start_timeout: float = 120.0,
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> World:
+    """One rank on each of so many simulated nodes, which find the jobs of this folder."""
+    return World(
+        launcher, launcher.nodes(nodes, 1), 1, device="cpu", logs=logs, start_timeout=start_timeout, path=[HERE],
+        tell=tell,
+    )  # fmt: skip

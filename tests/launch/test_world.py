@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from processes import HERE, alive, ours
+from processes import HERE, alive, make_world, ours
 
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
@@ -81,7 +81,7 @@ def test_arguments_are_json(world: World) -> None:
 )
 def test_the_guilty_rank_is_named(how: str, told: str, tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = make_world(launcher, 2, tmp_path)
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     try:
         assert len(ours(marker)) >= 4
@@ -124,7 +124,7 @@ def memory_group(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory(memory_group: Path, tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = make_world(launcher, 2, tmp_path)
     try:
         pids = [result.value["pid"] for result in world.run(job("where"))]
         (memory_group / "cgroup.procs").write_text(str(pids[1]))
@@ -150,7 +150,7 @@ def test_a_world_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(
         LaunchError, match="node0 is in a world of 1 ranks, asked were 2: torchrun formed another world"
     ):
-        World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[], tell=lambda p: None)
+        make_world(launcher, 2, tmp_path)
 
 
 def test_megabytes_of_output_disturb_nothing(world: World) -> None:
@@ -182,7 +182,7 @@ def test_results_do_not_pile_up_in_the_store(world: World) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[Progress] = []
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(1, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=told.append)
+    world = make_world(launcher, 1, tmp_path, tell=told.append)
     try:
         world.run(Job(name="jobs_for_tests:progress", args={"steps": 10}, ranks=(0,), timeout=30, what="a count"))
     finally:
@@ -195,10 +195,9 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 def test_a_launch_that_cannot_start_says_why(tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    nodes = launcher.nodes(2, 1)
     # An address that is not ours: torchrun cannot serve there, so nothing answers in time.
     with pytest.raises(LaunchError, match=r"no answer within 0\.5 s|no answer within 0 s") as caught:
-        World(launcher, nodes, 1, device="cpu", logs=tmp_path, start_timeout=0.5, path=[], tell=lambda p: None)
+        make_world(launcher, 2, tmp_path, start_timeout=0.5)
     assert "on node0, node1" in str(caught.value)
 
 
@@ -229,7 +228,7 @@ def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
 
 def test_a_killed_guard_takes_its_ranks_along(tmp_path: Path) -> None:
     launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=tmp_path, start_timeout=120, path=[HERE], tell=lambda p: None)
+    world = make_world(launcher, 2, tmp_path)
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     try:
         world.ready()

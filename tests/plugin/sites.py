@@ -59,9 +59,10 @@ class Run:
 
 @dataclass
 class Site:
-    """A folder with qualification tests and a project file."""
+    """A folder with qualification tests and a project file. `into` is how its runs use the run folder."""
 
     path: Path
+    into: str = "--qual-run-dir"
     environment: dict[str, str] = field(default_factory=dict)
 
     def configure(self, changes: dict[str, Any] | None = None) -> None:
@@ -77,7 +78,7 @@ class Site:
         first = () if nodes is None else (f"--nodes={nodes}",)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CLUSTERQUAL_", "COV_"))}
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--qual-run-dir", "run", *first, *args],
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", self.into, "run", *first, *args],
             cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**environment, **self.environment}, start_new_session=True,
         )  # fmt: skip

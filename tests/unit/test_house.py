@@ -16,17 +16,22 @@ PACKAGE = "pytest_clusterqual"
 
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
-FILES = frozenset({"runs", "channel"})
+FILES = frozenset({"runs", "lines", "leases", "channel"})
 FLOOR_TWO = frozenset({"session", "world", "training_launch", "wire", "trouble"})  # the session and its parts
 # The doors, and what of them is loaded only when a qualification test is selected.
-DOORS = frozenset({"plugin", "fixtures", "cli", "hosts", "init", "run", "qualify", "show"})
+DOORS = frozenset({
+    "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",
+})  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
-EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | {"criteria"} | DOORS
+FLOOR_THREE = frozenset({"criteria", "measuring"})
+EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
     "rank": WORDS | {"channel"},
+    "runs": WORDS | {"lines"},
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
-    "criteria": BELOW_SESSION | FLOOR_TWO,
+    "measuring": BELOW_SESSION | FLOOR_TWO,
+    "criteria": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
 }
 THIRD_PARTY: dict[str, set[str]] = {
@@ -35,6 +40,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "judge": {"numpy", "scipy"},
     "report": {"rich", "junitparser"},
     **{door: {"pytest"} for door in DOORS},
+    "side_by_side": {"pytest", "xdist"},  # imported in a controller of xdist only
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
 ON_FIRST_USE: dict[str, set[str]] = {"units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}}
@@ -193,6 +199,8 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("plugin", "import pytest\nfrom pytest_clusterqual import criteria, fixtures", []),
         ("plugin", "import pytest_clusterqual.rank.jobs", [":1: plugin may not import rank"]),
         ("plugin", "import rich", [":1: plugin may not import rich"]),
+        ("run", "import xdist", [":1: run may not import xdist"]),
+        ("leases", "from pytest_clusterqual import runs", [":1: leases may not import runs"]),
         ("report.terminal", "import rich\nfrom pytest_clusterqual.runs import x", [":2: report may not import runs"]),
         ("launch.local", "import torch", [":1: launch may not import torch"]),
         ("judge.fabric", "import numpy, scipy.stats, torch", [":1: judge may not import torch"]),
