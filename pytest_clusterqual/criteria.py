@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from pytest_clusterqual import measuring
 from pytest_clusterqual.errors import MeasurementError
@@ -15,6 +16,7 @@ from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
 from pytest_clusterqual.judge.nodes import judge_nodes
+from pytest_clusterqual.judge.pairs import worth_asking
 from pytest_clusterqual.judge.scaling import judge_scaling
 from pytest_clusterqual.model.measurement import (
     FabricMeasurement,
@@ -28,6 +30,7 @@ from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.model.record import Judgement, Verdict
 from pytest_clusterqual.session import Session
 
+M = TypeVar("M", FabricMeasurement, ScalingMeasurement)
 # The smallest number of independent samples that gives a 95 % interval of a median.
 _FIRST_ROUNDS = 6
 _MORE_ROUNDS = 4
@@ -130,9 +133,12 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.criterion == "fabric":
         assert project.fabric is not None and case.collective is not None and case.group is not None
         sweep = partial(measuring.fabric, session, case.collective, case.group, arrangement=case.rank_map)
-        return _continued(
+        measurement = _continued(
             sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), project, project.fabric.budget
         )
+        if worth_asking(measurement, _judged(project, measurement)):
+            return measuring.pairs(session, measurement, arrangement=case.rank_map)
+        return measurement
     assert project.scaling is not None
     layout, points = project.layout(case.layout or ""), (project.scaling.points[0], case.nodes)
     work = partial(measuring.scaling, session, layout, points, arrangement=case.rank_map)
@@ -141,23 +147,27 @@ def measure(session: Session, case: Case) -> Measurement:
     )
 
 
-def _continued(first: Measurement, more: Callable[..., Measurement], project: Project, budget: float) -> Measurement:
+def _continued(first: M, more: Callable[..., M], project: Project, budget: float) -> M:
     """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds."""
     measurement = first
     step = 0.0
-    while _open(project, measurement) and measurement.seconds + step <= budget:
+    while _open(_judged(project, measurement)) and measurement.seconds + step <= budget:
         before = measurement.seconds
         measurement = more(before=measurement)
         step = measurement.seconds - before
     return measurement
 
 
-def _open(project: Project, measurement: Measurement) -> bool:
-    """True if more samples could close a verdict: no number of them makes up for a loaded machine."""
+def _judged(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
+    """The judgements so far; none of a measurement that is none: it is kept, and whoever judges it meets the error."""
     try:
-        judgements = judge(project, measurement)
+        return judge(project, measurement)
     except MeasurementError:
-        return False  # it is kept as it is; whoever judges it meets the error again
+        return ()
+
+
+def _open(judgements: tuple[Judgement, ...]) -> bool:
+    """True if more samples could close a verdict: no number of them makes up for a loaded machine."""
     return any(
         judgement.verdict is Verdict.UNDECIDED
         and judgement.requirement is not None

@@ -19,6 +19,7 @@ from pytest_clusterqual.model.measurement import (
     FullRunMeasurement,
     MemoryMeasurement,
     NodesMeasurement,
+    PairTiming,
     RankFabric,
     RankMemory,
     RankTraining,
@@ -33,6 +34,11 @@ from pytest_clusterqual.world import RankResult
 
 T = TypeVar("T")
 _SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
+_PAIR_BYTES = (16 << 20, 4 << 20, 1 << 20)  # the first that moves in `_PAIR_SECONDS` at the collective's pace
+_PAIR_SECONDS = 0.25
+_PAIR_REPEATS = 5
+# Enough partners for every node of a large cluster, and few enough for a slow one.
+_MOST_PARTNERS, _LEAST_PARTNERS = 31, 3
 
 
 def nodes(session: Session) -> NodesMeasurement:
@@ -89,6 +95,34 @@ def fabric(
         rounds=(before.rounds if before else ()) + tuple(made),
         started=before.started if before else began.wall,
         seconds=began.seconds + (before.seconds if before else 0.0),
+    )
+
+
+def pairs(
+    session: Session, measurement: FabricMeasurement, *, arrangement: Arrangement | None = None
+) -> FabricMeasurement:
+    """The same measurement with what every pair of nodes can exchange, each on its own.
+
+    It takes about half of the job timeout at most: where the links are too slow or the nodes too
+    many for that, a node meets some of the others only.
+    """
+    began = _Clock()
+    largest = [rank.timings[-1] for rank in measurement.rounds[-1] if rank.timings]
+    pace = max(max(timing.seconds) / timing.bytes for timing in largest)
+    size = next((size for size in _PAIR_BYTES if size * pace <= _PAIR_SECONDS), _PAIR_BYTES[-1])
+    both_ways = 2 * (_PAIR_REPEATS + 1) * size * pace
+    partners = int(session.project.launcher.job_timeout / 2 / both_ways)
+    args = {
+        "size": size, "repeats": _PAIR_REPEATS, "partners": max(_LEAST_PARTNERS, min(partners, _MOST_PARTNERS)),
+    }  # fmt: skip
+    results = session.run(
+        "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes"
+    )
+    received = [parse(tuple[PairTiming, ...], result, session.places) for result in results]
+    return replace(
+        measurement,
+        pairs=tuple(timing for timings in received for timing in timings),
+        seconds=measurement.seconds + began.seconds,
     )
 
 

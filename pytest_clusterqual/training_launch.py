@@ -25,6 +25,7 @@ from pytest_clusterqual.world import Progress, RankResult
 _LEAVE_SECONDS = 15.0
 # What an agent notes about its ranks comes a little after the first sign of trouble.
 _NOTE_SECONDS = 1.0
+_ANSWER_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,13 +136,23 @@ def _failure(launch: Launch, what: str, *, late: bool) -> JobError:
         for local_rank, code in process.agent_saw().items()
     }
     killed = {where: code for where, code in exits.items() if code < 0 and code != -signal.SIGTERM}
-    stopped = [] if gone or killed else _stopped(launch)
+    stopped: list[str] = []
+    if not gone and not killed:
+        # Those who failed may only have lost a peer: look at who is still there.
+        there = {
+            process: process.rank_states(_ANSWER_SECONDS) for process in launch.processes if process.poll() is None
+        }
+        gone = [process for process, states in there.items() if states is None]
+        stopped = [
+            f"local rank {rank} on {process.node.name}"
+            for process, states in there.items() if states is not None
+            for rank, state in states.items() if state.startswith("T")
+        ]  # fmt: skip
     if gone:
         culprits = [process.node.name for process in gone]
-        told = [launch.why(process) or f"{process.node.name} left without a word" for process in gone]
+        told = [launch.why(process) or f"{process.node.name} does not answer any more" for process in gone]
     elif stopped:
-        culprits = [f"local rank {local_rank} on {node}" for local_rank, node in stopped]
-        told = [f"{name} is stopped" for name in culprits]
+        culprits, told = stopped, [f"{name} is stopped" for name in stopped]
     else:
         culprits = [f"local rank {local_rank} on {node}" for local_rank, node in killed or exits]
         told = [f"{n} {how_it_ended(c)}" for n, c in zip(culprits, (killed or exits).values(), strict=True)]
@@ -152,14 +163,3 @@ def _failure(launch: Launch, what: str, *, late: bool) -> JobError:
         f"last lines of {first.node.name}:\n{first.tail(3000).strip()}",
         culprits=culprits,
     )
-
-
-def _stopped(launch: Launch) -> list[tuple[int, str]]:
-    """(local rank, node) of the ranks that a signal has stopped."""
-    return [
-        (local_rank, process.node.name)
-        for process in launch.processes
-        if process.poll() is None
-        for local_rank, state in process.rank_states(2.0).items()
-        if state.startswith("T")
-    ]

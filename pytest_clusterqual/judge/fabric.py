@@ -18,6 +18,7 @@ from pytest_clusterqual.judge.judgement import (
     judge_quantity,
     rank_name,
 )
+from pytest_clusterqual.judge.pairs import point_at_links
 from pytest_clusterqual.judge.statistics import median, median_interval, slowest
 from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
@@ -72,7 +73,8 @@ def judge_fabric(m: FabricMeasurement, requirements: Iterable[Requirement], link
 
     A sample is as slow as the slowest rank of all groups; a round is the median of its samples,
     because only rounds are independent of each other. One judgement for each requirement and
-    size in its range; a size that nothing is required of is MEASURED.
+    size in its range; a size that nothing is required of is MEASURED. Pairs of nodes, where they
+    were asked for, say whose link is slow.
 
     Raises:
         MeasurementError: a rank, a round, a size or a positive time is missing; it names rank and size.
@@ -84,7 +86,7 @@ def judge_fabric(m: FabricMeasurement, requirements: Iterable[Requirement], link
     for size in sizes:
         findings = _slow_rank(m.conditions, size) if size is worst else ()
         judgements.extend(_judge_size(m.conditions, size, requirements, links, findings))
-    return tuple(judgements)
+    return point_at_links(m, judgements) if m.pairs else tuple(judgements)
 
 
 def size_label(size: int) -> str:

@@ -86,9 +86,11 @@ def _short(host: str) -> str:
 
 
 def _software(check: HostCheck, package: str) -> Iterator[HostProblem]:
+    if check.python is None:
+        return  # the versions could not be told at all, which `unread` says
     problem = partial(HostProblem, nodes=(check.node,))
     python = check.executable or "the Python there"
-    if check.python and tuple(map(int, re.findall(r"\d+", check.python)[:2])) < OLDEST_PYTHON:
+    if tuple(map(int, re.findall(r"\d+", check.python)[:2])) < OLDEST_PYTHON:
         what = f"{python} is Python {check.python}, older than {'.'.join(map(str, OLDEST_PYTHON))}"
         yield problem(fact="python", what=what, remedy=f"install a newer one, {_ANOTHER_PYTHON}")
     if check.torch is None:

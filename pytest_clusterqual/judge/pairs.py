@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import geometric_mean
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
@@ -12,78 +14,155 @@ from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.measurement import FabricMeasurement, PairTiming
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 
-SLOW = 2.0  # times slower than the pairs of the others; repeats of one pair that differ by more raise it
+SLOW = 2.0  # times slower than the pairs of the others; more where repeats of one pair differ by more
 LEAST_REPEATS = 3
-UNEXPLAINED = 0.1  # share of the others' pairs that may be slow beside the suspects'
-_MISSED = (Verdict.FAIL, Verdict.UNDECIDED)
-_DIRECTIONS = {"sends": "sent by", "receives": "received by"}
+UNEXPLAINED = 0.1  # the share of the others' pairs that may be slow as well
+
+Ends = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """B/s from sender to receiver. `bar` is what a pair of nodes must reach not to be slow."""
+    """B/s from one node to another, with messages of `size`; a rate below `bar` is slow."""
 
     size: str
-    directed: Mapping[tuple[str, str], float]
+    directed: Mapping[Ends, float]
     bar: float
 
 
 def worth_asking(m: FabricMeasurement, judgements: Iterable[Judgement]) -> bool:
-    """True if a rate or time was missed that pairs of nodes could explain.
+    """True if a rate or time was missed, and pairs of nodes could tell why.
 
-    They cannot where two nodes are all there is, where simulated nodes share one machine, and
-    where other work keeps a machine busy.
+    They cannot if there are only two nodes, if simulated nodes share one machine, or if other work
+    keeps a machine busy.
     """
     at = m.conditions
-    loaded = at.load is not None and at.load.heavy
     several = at.group in ("world", "inter_node") and at.nodes > 2 and not at.simulated
+    loaded = at.load is not None and at.load.heavy
     return several and not loaded and any(map(_missed, judgements))
 
 
-def point_at_links(m: FabricMeasurement, judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
-    """The judgements, those that missed a rate or time with whose link is slow, or that nobody stands out.
+def point_at_links(m: FabricMeasurement, judgements: Iterable[Judgement]) -> tuple[Judgement, ...]:
+    """The judgements; those that missed a rate or time say whose link is slow, or that nobody's stands out.
 
     Raises:
-        MeasurementError: a direction, a repeat or a positive time is missing; it names the nodes.
+        MeasurementError: a node, a direction, a repeat or a positive time is missing.
     """
-    _check(m.pairs)
+    _check(m)
     findings = suspects(m.pairs)
-    note = "" if findings else f"; {_nobody(m.pairs)}"
+    size, seen = units.show(m.pairs[0].bytes, units.BYTES), _range(_directed(m.pairs).values())
+    note = f"; pairs of nodes exchange {size} at {seen}: no single node or link stands out"
     return tuple(
-        replace(j, findings=findings + j.findings, reason=j.reason + note) if _missed(j) else j for j in judgements
+        replace(j, findings=findings + j.findings, reason=j.reason + ("" if findings else note)) if _missed(j) else j
+        for j in judgements
     )
-
-
-def _missed(judgement: Judgement) -> bool:
-    return judgement.verdict in _MISSED and judgement.unit in (units.RATE, units.SECONDS)
 
 
 def suspects(pairs: Sequence[PairTiming]) -> tuple[Finding, ...]:
-    """The nodes (less than half of them) whose pairs are slow, else the only pair that is; nothing if unclear.
+    """The nodes (fewer than half) whose pairs are all slow, else the only pair that is; nothing if it is unclear.
 
-    A pair is as fast as its slower direction. Which nodes are slow is held against the pairs of
-    the fastest majority alone: with one slow node of three, most pairs are slow.
+    A pair is as fast as its slower direction. What is slow is told by the pairs within the fastest
+    majority of nodes: with one slow node of three, two of three pairs are slow.
     """
-    directed = {(pair.sender, pair.receiver): pair.bytes / median(pair.seconds) for pair in pairs}
-    both = {(a, b): min(rate, directed[b, a]) for (a, b), rate in directed.items() if a < b}
-    of: dict[str, list[float]] = {}
+    directed = _directed(pairs)
+    nodes = dict.fromkeys(pair.receiver for pair in pairs)
+    both = {(a, b): min(directed[a, b], directed[b, a]) for a, b in combinations(nodes, 2) if (a, b) in directed}
+    of: dict[str, list[float]] = {node: [] for node in nodes}
     for ends, rate in both.items():
         for node in ends:
-            of.setdefault(node, []).append(rate)
-    fastest = sorted(of, key=lambda node: median(of[node]), reverse=True)
-    majority = set(fastest[: len(of) // 2 + 1])
+            of[node].append(rate)
+    fastest = sorted(nodes, key=lambda node: median(of[node]), reverse=True)
+    majority = set(fastest[: len(nodes) // 2 + 1])
     typical = median([rate for ends, rate in both.items() if majority.issuperset(ends)])
     rates = Rates(
-        size=units.show(pairs[0].bytes, units.BYTES),
-        directed=directed,
-        bar=typical / max(SLOW, _repeats_differ(pairs)),
+        size=units.show(pairs[0].bytes, units.BYTES), directed=directed, bar=typical / max(SLOW, _repeats_differ(pairs))
     )
-    # All pairs of a slow node are slow; one may have been lucky, if two are left then.
-    slow = [node for node, own in of.items() if sum(r < rates.bar for r in own) >= max(2, len(own) - 1)]
+    # One of its pairs may have been lucky, if two are left that were not.
+    slow = [node for node in nodes if sum(rate < rates.bar for rate in of[node]) >= max(2, len(of[node]) - 1)]
     others = {ends: rate for ends, rate in both.items() if not set(ends) & set(slow)}
-    unexplained = [ends for ends, rate in others.items() if rate < rates.bar]
-    if slow and len(unexplained) <= UNEXPLAINED * len(others):
-        return tuple(_slow_node(node, slow, rates) for node in sorted(slow))
-    if not slow and len(unexplained) == 1:
-        return (_slow_pair(*unexplained[0], rates),)
-    return ()
+    odd = [ends for ends, rate in others.items() if rate < rates.bar]
+    if slow and len(odd) <= UNEXPLAINED * len(others):
+        return tuple(_slow_node(node, slow, rates) for node in slow)
+    return (_slow_pair(odd[0], rates),) if len(odd) == 1 and not slow else ()
+
+
+def _directed(pairs: Iterable[PairTiming]) -> dict[Ends, float]:
+    return {(pair.sender, pair.receiver): pair.bytes / median(pair.seconds) for pair in pairs}
+
+
+def _repeats_differ(pairs: Iterable[PairTiming]) -> float:
+    """How many times longer the slowest repeat of a pair takes than its fastest."""
+    return geometric_mean(max(pair.seconds) / min(pair.seconds) for pair in pairs)
+
+
+def _slow_node(node: str, slow: Sequence[str], rates: Rates) -> Finding:
+    sent = [rate for (sender, _), rate in rates.directed.items() if sender == node]
+    received = [rate for (_, receiver), rate in rates.directed.items() if receiver == node]
+    others = [rate for ends, rate in rates.directed.items() if not set(ends) & set(slow)]
+    way, evidence = _compared(rates, (node, f"each of {len(sent)} other nodes"), sent, received, others)
+    shared = f"; first what {', '.join(slow)} share, such as a switch" if len(slow) > 1 else ""
+    return Finding(
+        suspect=node,
+        kind="slow link of a node" + {"both": "", "forth": ", sending", "back": ", receiving"}[way],
+        evidence=evidence,
+        check_next="its NIC, cable and switch port: negotiated rate, duplex and errors, by `ethtool` or `ibstat` "
+        f"there{shared}",
+    )
+
+
+def _slow_pair(ends: Ends, rates: Rates) -> Finding:
+    (a, b), back = ends, ends[::-1]
+    others = [rate for other, rate in rates.directed.items() if other not in (ends, back)]
+    way, evidence = _compared(rates, ends, [rates.directed[ends]], [rates.directed[back]], others)
+    return Finding(
+        suspect={"both": f"{a} - {b}", "forth": f"{a} -> {b}", "back": f"{b} -> {a}"}[way],
+        kind="slow link between two nodes",
+        evidence=evidence,
+        check_next="the way between these two, for each of them is fast with others: uplinks, routes, cables of a switch",
+    )
+
+
+def _compared(
+    rates: Rates, ends: Ends, forth: Sequence[float], back: Sequence[float], others: Sequence[float]
+) -> tuple[str, str]:
+    """Which way it is slow (forth, back or both) and the figures for it."""
+    (a, b), slow = ends, (median(forth) < rates.bar, median(back) < rates.bar)
+    if slow == (True, False):
+        way, told = "forth", f"from {a} to {b}: {_range(forth)}, the other way {_range(back)}"
+    elif slow == (False, True):
+        way, told = "back", f"from {b} to {a}: {_range(back)}, the other way {_range(forth)}"
+    else:
+        way, told = "both", f"between {a} and {b}: {_range([*forth, *back])}"
+    return way, f"{rates.size} {told}; elsewhere {_range(others)}"
+
+
+def _range(rates: Collection[float]) -> str:
+    low, high = units.show(min(rates), units.RATE), units.show(max(rates), units.RATE)
+    if low == high:
+        return high
+    same = low.partition(" ")[2] == high.partition(" ")[2]
+    return f"{low.partition(' ')[0] if same else low} to {high}"
+
+
+def _missed(judgement: Judgement) -> bool:
+    return judgement.verdict in (Verdict.FAIL, Verdict.UNDECIDED) and judgement.unit in (units.RATE, units.SECONDS)
+
+
+def _check(m: FabricMeasurement) -> None:
+    """Every node has partners, every pair both directions, all with as many times of the same message."""
+    known, met = set(m.conditions.rank_nodes), [(pair.sender, pair.receiver) for pair in m.pairs]
+    if missing := sorted(known - {receiver for _, receiver in met}):
+        raise MeasurementError(f"fabric: pairs of nodes: {', '.join(missing)} received nothing")
+    for pair in m.pairs:
+        where = f"fabric: from {pair.sender} to {pair.receiver}"
+        ends = (pair.sender, pair.receiver)
+        if ends[0] == ends[1] or not known.issuperset(ends) or met.count(ends) > 1:
+            raise MeasurementError(f"{where}: this is no pair of the nodes, or it is there twice")
+        if ends[::-1] not in met:
+            raise MeasurementError(f"{where}: the other direction is missing")
+        if pair.bytes != m.pairs[0].bytes or pair.bytes <= 0:
+            raise MeasurementError(f"{where}: got messages of {pair.bytes} B, want {m.pairs[0].bytes} B as at first")
+        if len(pair.seconds) < LEAST_REPEATS:
+            raise MeasurementError(f"{where}: got {len(pair.seconds)} repeats, want at least {LEAST_REPEATS}")
+        if wrong := [seconds for seconds in pair.seconds if not math.isfinite(seconds) or seconds <= 0]:
+            raise MeasurementError(f"{where}: got a time of {wrong[0]} s, want one above 0")

@@ -75,13 +75,15 @@ class Launch:
         """Why a guard ended or fell silent, as far as it, or the way to it, has told."""
         if failed := process.event("failed"):
             return str(failed.data["reason"])
-        if said := self._launcher.explain(process.tail()):
-            return f"{process.node.name}: {said}"
         if ended := process.event("ended"):
             code = int(ended.data["code"])
             if ended.data["out_of_memory"]:
                 return f"{process.node.name}: the kernel killed the torchrun agent for want of memory"
-            return f"{process.node.name}: the torchrun agent {how_it_ended(code)}" if code else ""
+            if code < 0:
+                return f"{process.node.name}: the torchrun agent {how_it_ended(code)}"
+            return ""  # its own log tells why
+        if said := self._launcher.explain(process.tail()):
+            return f"{process.node.name}: {said}"
         if process.silent:
             return f"{process.node.name} has not been heard of for {time.monotonic() - process.heard:.0f} s"
         return ""

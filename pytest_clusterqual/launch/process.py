@@ -85,13 +85,13 @@ class NodeProcess:
         """Give the guard a sign of life; one that cannot be had is for `poll` to find out."""
         self._say(b"\n")
 
-    def rank_states(self, timeout: float) -> dict[int, str]:
-        """local rank -> what it is doing by the kernel's word; nothing if the guard does not answer in time."""
+    def rank_states(self, timeout: float) -> dict[int, str] | None:
+        """local rank -> what it is doing by the kernel's word; None if the guard does not answer in time."""
         self._say(b"?")
         deadline = time.monotonic() + timeout
         while (answer := self.event("ranks")) is None:
             if self.poll() is not None or time.monotonic() > deadline:
-                return {}
+                return None
             time.sleep(0.02)
         return {int(rank): str(state) for rank, state in answer.data["states"].items()}
 

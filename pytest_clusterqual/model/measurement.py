@@ -106,6 +106,19 @@ class RankFabric:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PairTiming:
+    """Messages of `bytes` from the first rank of one node to that of another.
+
+    `seconds[i]` is repeat i, from when all ranks of the job had met until the receiver had it all.
+    """
+
+    sender: str
+    receiver: str
+    bytes: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankTraining:
     """Training steps on one rank, warm-up first: all steps are kept, the judge cuts.
 
@@ -198,13 +211,14 @@ class MemoryMeasurement:
 class FabricMeasurement:
     """`rounds[r]` is the r-th pass over all sizes, with the result of every rank.
 
-    `pairs` holds both directions of pairs of nodes, where somebody asked for them afterwards.
+    `pairs` are what pairs of nodes exchanged, both directions of each, where that was asked for.
     """
 
     conditions: Conditions
     rounds: tuple[tuple[RankFabric, ...], ...]
     started: float
     seconds: float
+    pairs: tuple[PairTiming, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,6 +76,11 @@ def _seconds_away(check: HostCheck) -> str:
     return _UNKNOWN if check.clock_offset is None else f"{round(check.clock_offset, 2) + 0.0:+.2f} s"
 
 
+def _version(version: str | None, check: HostCheck) -> str:
+    """Missing only where versions could be told."""
+    return version or (_UNKNOWN if check.python is None else "missing")
+
+
 def _lookup(check: HostCheck) -> str:
     return _UNKNOWN if check.reverse_dns is None else f"{check.reverse_dns:.2f} s"
 
@@ -91,8 +96,8 @@ def _count(number: float | None) -> str:
 
 _COLUMNS: tuple[tuple[Fact, str, Callable[[HostCheck, NodeHardware], str]], ...] = (
     ("python", "python", lambda check, _: check.python or _UNKNOWN),
-    ("torch", "torch", lambda check, _: check.torch or "missing"),
-    ("package", "package", lambda check, _: check.package or "missing"),
+    ("torch", "torch", lambda check, _: _version(check.torch, check)),
+    ("package", "package", lambda check, _: _version(check.package, check)),
     ("clock", "clock", lambda check, _: _seconds_away(check)),
     ("shm", "shm free", lambda check, _: _free(check.shm)),
     ("files", "files", lambda check, _: _count(check.open_files)),

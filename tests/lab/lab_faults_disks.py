@@ -1,13 +1,15 @@
-"""Faults of a host's disks, seen by that host only. Each is a context manager that undoes itself."""
+"""Faults of disks: of one host's own, or of one that all hosts share. Each is a context manager that undoes itself."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lab_host import Host, Impossible, refused
+from lab_host import Host, Impossible, outside, refused
+from lab_hosts import Lab
 
 _FILL_AT_MOST = 1 << 30  # bytes; full_disk is for small disks
 
@@ -57,14 +59,44 @@ def slow_disk(host: Host, path: str | Path, bytes_per_second: int, *, size: int 
         file.truncate(size)
     try:
         _try(host, ["mkfs.ext4", "-q", "-O", "^has_journal", image])
-        with mounted(host, path, "-o", "loop", image), _throttled(host, path, bytes_per_second):
+        with mounted(host, path, "-o", "loop", image), throttled(host, path, bytes_per_second):
             yield
     finally:
         image.unlink()
 
 
 @contextmanager
-def _throttled(host: Host, path: str | Path, bytes_per_second: int) -> Iterator[None]:
+def shared_disk(lab: Lab, path: Path, size: int) -> Iterator[None]:
+    """An empty disk of `size` bytes stands at `path` on all hosts: the same one, as a cluster's storage is."""
+    image = lab.state / "shared-disk"
+    with image.open("wb") as file:
+        file.truncate(size)
+    outside(["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", str(image)])
+    device = outside(["losetup", "--find", "--show", str(image)]).strip()
+    with ExitStack() as stack:
+        stack.callback(image.unlink)
+        try:
+            for host in lab.hosts.values():
+                stack.enter_context(mounted(host, path, device))
+        finally:
+            outside(["losetup", "--detach", device])  # takes effect when the last host lets go of it
+        yield
+
+
+@contextmanager
+def now_read_only(host: Host, path: Path) -> Iterator[None]:
+    """A disk that stands at `path` cannot be written by this host any more."""
+    deadline = time.monotonic() + 20
+    while host.run(["mount", "-o", "remount,bind,ro", path]).returncode:  # busy while a file is being written
+        if time.monotonic() > deadline:
+            raise Impossible(f"{path} on {host.name} cannot be made read-only")
+    yield
+    host.run(["mount", "-o", "remount,bind,rw", path], check=True)
+
+
+@contextmanager
+def throttled(host: Host, path: str | Path, bytes_per_second: int) -> Iterator[None]:
+    """From now on this host reads and writes the disk at `path` no faster than that."""
     device = os.stat(host.path(path)).st_dev
     limits = [host.cgroups["blkio"] / f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
     for limit in limits:

@@ -108,10 +108,10 @@ def test_exchanged_names_are_told_of_both() -> None:
 def test_silent_hosts_share_a_line_if_only_their_names_differ() -> None:
     hosts = Hosts(("gpu1", "gpu11", "gpu2", "gpu3"))
     for name in ("gpu1", "gpu11"):
-        hosts.silence(name, f"connect to host {name} port 22: Connection timed out: check that it is up")
+        hosts.silence(name, f"connect to host {name} by way of gpu12: timed out: check that it is up")
     problems = hosts.silence("gpu2", "Permission denied (publickey): give this user a key").problems()
     assert [(p.fact, p.nodes, p.what) for p in problems] == [
-        ("host", ("gpu1", "gpu11"), "connect to host * port 22: Connection timed out: check that it is up"),
+        ("host", ("gpu1", "gpu11"), "connect to host * by way of gpu12: timed out: check that it is up"),
         ("host", ("gpu2",), "Permission denied (publickey): give this user a key"),
     ]  # fmt: skip
 
@@ -163,6 +163,11 @@ def test_what_the_host_could_not_tell_is_told_once() -> None:
     reason = "nvidia_smi: no answer within 10 s"
     hosts = Hosts().change("node3", unread=(reason,)).rebuild("node3", unread=(reason,))
     assert [p.what for p in hosts.problems()] == [f"cannot tell {reason}"]
+
+
+def test_versions_that_could_not_be_told_are_not_missing() -> None:
+    hosts = Hosts().change("node3", python=None, torch=None, package=None, unread=("versions: no answer within 10 s",))
+    assert [p.what for p in hosts.problems()] == ["cannot tell versions: no answer within 10 s"]
 
 
 def test_warnings_come_last() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,16 +54,36 @@ def end(*processes: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
+def opened(pid: int | str) -> list[str]:
+    """What files a process has open, by their paths."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.append(os.readlink(link))
+    return found
+
+
 def waits(process: subprocess.Popen[str]) -> bool:
-    """True once the process sleeps in a lock: its stack in the kernel cannot be told, its state and CPU time can."""
+    """True once the process sleeps with a lock file open."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        opened = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").glob("*") if link.is_symlink()]
         asleep = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-        if asleep and any("/leases/" in target for target in opened):
+        if asleep and any("/leases/" in path for path in opened(process.pid)):
             return True
         time.sleep(0.02)
     return False
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_is_for_ever() -> Iterator[None]:
+    def give_up(*_: object) -> None:
+        raise TimeoutError("a lease was not to be had within 60 s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def test_no_node_has_two_holders_and_all_come_to_an_end(tmp_path: Path) -> None:
@@ -84,6 +106,7 @@ def test_other_nodes_can_be_had_meanwhile(tmp_path: Path) -> None:
     second.release()
     Leases(tmp_path).acquire(["c"]).release()
     first.release()
+    assert not [path for path in opened("self") if path.startswith(str(tmp_path))]
 
 
 def test_one_who_wants_many_is_not_passed_by(tmp_path: Path) -> None:
@@ -130,7 +153,7 @@ def test_programs_started_meanwhile_do_not_hold_the_lease(tmp_path: Path) -> Non
     try:
         lease.release()
         leases.acquire(["a"]).release()
-        assert not [fd for fd in Path(f"/proc/{child.pid}/fd").iterdir() if str(tmp_path) in os.readlink(fd)]
+        assert not [path for path in opened(child.pid) if path.startswith(str(tmp_path))]
     finally:
         child.communicate(b"\n")
         os.kill(forked, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -77,24 +78,20 @@ def test_a_cell_with_a_problem_and_a_warning_has_the_colour_of_the_problem() -> 
 def test_colour_stands_for_the_mark() -> None:
     text = report(Hosts().change("node2", clock_offset=3.0).change("node3", torch=None), color=True)
     assert "\x1b[33m+3.00 s" in text and "\x1b[1;31mmissing" in text
+    assert "\x1b[33mnode2" in text and "\x1b[1;31mnode3" in text
     assert "\x1b" not in report(Hosts().change("node2", clock_offset=3.0))
 
 
+def test_no_limit_at_all() -> None:
+    assert row(report(Hosts().change("node2", open_files=math.inf)), "node2")[6] == "unlimited"
+
+
 def test_what_is_not_known() -> None:
-    unknown = Hosts().change(
-        "node2",
-        python=None,
-        clock_offset=None,
-        shm=None,
-        open_files=None,
-        temp=None,
-        cwd=None,
-        reverse_dns=None,
-        cpus=None,
-    )
-    assert row(report(unknown.rebuild("node2", driver=None)), "node2") == [
-        "node2", "?", "2.13.0+cu126", "0.1.0", *["?"] * 6, "8", "-",
-    ]  # fmt: skip
+    nothing = dict.fromkeys((
+        "python", "torch", "package", "clock_offset", "shm", "open_files", "temp", "cwd", "reverse_dns", "cpus",
+    ))  # fmt: skip
+    hosts = Hosts().change("node2", **nothing).rebuild("node2", driver=None)
+    assert row(report(hosts), "node2") == ["node2", *["?"] * 9, "8", "-"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

@@ -137,6 +137,11 @@ def test_any_folder_name_can_be_a_projects_name(tmp_path: Path, name: str) -> No
     assert loaded(tmp_path, written([LAPTOP], LauncherOptions(), nodes=1, hosts="", name=name), 1).name
 
 
+def test_a_host_whose_name_is_a_number(tmp_path: Path) -> None:
+    text = written(servers(1), replace(SSH, hosts=("012",)), nodes=1, hosts="012")
+    assert loaded(tmp_path, text, 1).launcher.hosts == ("012",)
+
+
 def test_another_python_is_kept(tmp_path: Path) -> None:
     project = loaded(tmp_path, written(servers(), replace(SSH, python="/opt/py 3/bin/python")), 4)
     assert project.launcher.python == "/opt/py 3/bin/python"
