@@ -4,14 +4,25 @@ VENV ?= .venv
 NODES ?= 2
 ARGS ?=
 BIN := $(VENV)/bin
+LAB_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge openmpi-bin iproute2 nftables \
+	ethtool e2fsprogs gcc libc6-dev
 
-.PHONY: qualify test lint clean
+.PHONY: qualify test lab lab-packages lint clean
 
 qualify: $(VENV)/.installed
 	$(BIN)/python -m pytest qualification/ --nodes $(NODES) $(ARGS)
 
 test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest tests/ $(ARGS)
+
+# All faults and whole qualifications on several real hosts of this machine; as root. See docs/faults.md.
+lab: $(VENV)/.installed
+	CLUSTERQUAL_LAB=full $(BIN)/python -m pytest tests/lab $(ARGS)
+
+# What the lab needs, on Debian; as root.
+lab-packages:
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(LAB_PACKAGES)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

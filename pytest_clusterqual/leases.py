@@ -31,7 +31,7 @@ class Leases:
             RunFolderError: the file system of the folder has no locks.
         """
         names = frozenset(nodes)
-        for held in [contextlib.ExitStack()]:  # whatever interrupts the wait leaves no lock behind
+        with contextlib.ExitStack() as held:  # whatever interrupts the wait leaves no lock behind
             turn = held.enter_context(self._lock(_TURN))
             for name in sorted(names):
                 held.enter_context(self._lock(f"{name}.lock"))

@@ -103,18 +103,12 @@ def pairs(
 ) -> FabricMeasurement:
     """The same measurement with what every pair of nodes can exchange, each on its own.
 
-    It takes about half of the job timeout at most: where the links are too slow or the nodes too
-    many for that, a node meets some of the others only.
+    It should take no more than half of the job timeout: where the links are too slow or the nodes
+    too many for that, each node meets some of the others only.
     """
     began = _Clock()
-    largest = [rank.timings[-1] for rank in measurement.rounds[-1] if rank.timings]
-    pace = max(max(timing.seconds) / timing.bytes for timing in largest)
-    size = next((size for size in _PAIR_BYTES if size * pace <= _PAIR_SECONDS), _PAIR_BYTES[-1])
-    both_ways = 2 * (_PAIR_REPEATS + 1) * size * pace
-    partners = int(session.project.launcher.job_timeout / 2 / both_ways)
-    args = {
-        "size": size, "repeats": _PAIR_REPEATS, "partners": max(_LEAST_PARTNERS, min(partners, _MOST_PARTNERS)),
-    }  # fmt: skip
+    size, partners = _pair_plan(measurement, session.project.launcher.job_timeout / 2)
+    args = {"size": size, "repeats": _PAIR_REPEATS, "partners": partners}
     results = session.run(
         "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes"
     )
@@ -215,6 +209,15 @@ def parse(kind: type[T], result: RankResult, places: Sequence[RankPlace]) -> T:
         return from_json(kind, result.value, where=f"{places[result.rank]} returned")
     except ValueError as error:
         raise MeasurementError(str(error)) from None
+
+
+def _pair_plan(measurement: FabricMeasurement, seconds: float) -> tuple[int, int]:
+    """Message size and number of partners with which pairs take so many `seconds`, at the pace of the collective."""
+    largest = [rank.timings[-1] for rank in measurement.rounds[-1] if rank.timings]
+    pace = max(max(timing.seconds) / timing.bytes for timing in largest)
+    size = next((size for size in _PAIR_BYTES if size * pace <= _PAIR_SECONDS), _PAIR_BYTES[-1])
+    messages = 2 * (_PAIR_REPEATS + 1)  # both ways, and a warm-up
+    return size, max(_LEAST_PARTNERS, min(int(seconds / (messages * size * pace)), _MOST_PARTNERS))
 
 
 def _job_args(session: Session, layout: Layout) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import geometric_mean
@@ -11,7 +12,7 @@ from statistics import geometric_mean
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.statistics import median
-from pytest_clusterqual.model.measurement import FabricMeasurement, PairTiming
+from pytest_clusterqual.model.measurement import FabricMeasurement, Load, PairTiming
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 
 SLOW = 2.0  # times slower than the pairs of the others; more where repeats of one pair differ by more
@@ -31,15 +32,14 @@ class Rates:
 
 
 def worth_asking(m: FabricMeasurement, judgements: Iterable[Judgement]) -> bool:
-    """True if a rate or time was missed, and pairs of nodes could tell why.
+    """True if a rate or time was missed, and pairs of nodes could tell whose link it is.
 
-    They cannot if there are only two nodes, if simulated nodes share one machine, or if other work
-    keeps a machine busy.
+    They cannot if there are only two nodes, or if simulated nodes share one machine. On a loaded
+    machine they can: a slow link is further off than that, and the finding says what the load was.
     """
     at = m.conditions
     several = at.group in ("world", "inter_node") and at.nodes > 2 and not at.simulated
-    loaded = at.load is not None and at.load.heavy
-    return several and not loaded and any(map(_missed, judgements))
+    return several and any(map(_missed, judgements))
 
 
 def point_at_links(m: FabricMeasurement, judgements: Iterable[Judgement]) -> tuple[Judgement, ...]:
@@ -49,7 +49,7 @@ def point_at_links(m: FabricMeasurement, judgements: Iterable[Judgement]) -> tup
         MeasurementError: a node, a direction, a repeat or a positive time is missing.
     """
     _check(m)
-    findings = suspects(m.pairs)
+    findings = tuple(replace(f, evidence=f.evidence + _loaded(m.conditions.load)) for f in suspects(m.pairs))
     size, seen = units.show(m.pairs[0].bytes, units.BYTES), _range(_directed(m.pairs).values())
     note = f"; pairs of nodes exchange {size} at {seen}: no single node or link stands out"
     return tuple(
@@ -62,7 +62,8 @@ def suspects(pairs: Sequence[PairTiming]) -> tuple[Finding, ...]:
     """The nodes (fewer than half) whose pairs are all slow, else the only pair that is; nothing if it is unclear.
 
     A pair is as fast as its slower direction. What is slow is told by the pairs within the fastest
-    majority of nodes: with one slow node of three, two of three pairs are slow.
+    majority of nodes: with one slow node of three, two of three pairs are slow. A pair that is
+    slow alone must be so in every repeat, for none of its neighbours bears witness.
     """
     directed = _directed(pairs)
     nodes = dict.fromkeys(pair.receiver for pair in pairs)
@@ -73,7 +74,7 @@ def suspects(pairs: Sequence[PairTiming]) -> tuple[Finding, ...]:
             of[node].append(rate)
     fastest = sorted(nodes, key=lambda node: median(of[node]), reverse=True)
     majority = set(fastest[: len(nodes) // 2 + 1])
-    typical = median([rate for ends, rate in both.items() if majority.issuperset(ends)])
+    typical = median([rate for ends, rate in directed.items() if majority.issuperset(ends)])
     rates = Rates(
         size=units.show(pairs[0].bytes, units.BYTES), directed=directed, bar=typical / max(SLOW, _repeats_differ(pairs))
     )
@@ -83,11 +84,13 @@ def suspects(pairs: Sequence[PairTiming]) -> tuple[Finding, ...]:
     odd = [ends for ends, rate in others.items() if rate < rates.bar]
     if slow and len(odd) <= UNEXPLAINED * len(others):
         return tuple(_slow_node(node, slow, rates) for node in slow)
-    return (_slow_pair(odd[0], rates),) if len(odd) == 1 and not slow else ()
+    at_best = _directed(pairs, min)
+    always = [ends for ends in odd if min(at_best[ends], at_best[ends[::-1]]) < rates.bar]
+    return (_slow_pair(always[0], rates),) if len(odd) == len(always) == 1 and not slow else ()
 
 
-def _directed(pairs: Iterable[PairTiming]) -> dict[Ends, float]:
-    return {(pair.sender, pair.receiver): pair.bytes / median(pair.seconds) for pair in pairs}
+def _directed(pairs: Iterable[PairTiming], figure: Callable[[Sequence[float]], float] = median) -> dict[Ends, float]:
+    return {(pair.sender, pair.receiver): pair.bytes / figure(pair.seconds) for pair in pairs}
 
 
 def _repeats_differ(pairs: Iterable[PairTiming]) -> float:
@@ -118,7 +121,7 @@ def _slow_pair(ends: Ends, rates: Rates) -> Finding:
         suspect={"both": f"{a} - {b}", "forth": f"{a} -> {b}", "back": f"{b} -> {a}"}[way],
         kind="slow link between two nodes",
         evidence=evidence,
-        check_next="the way between these two, for each of them is fast with others: uplinks, routes, cables of a switch",
+        check_next="the way between these two, for each is fast with others: uplinks, routes, cables of the switches",
     )
 
 
@@ -144,19 +147,25 @@ def _range(rates: Collection[float]) -> str:
     return f"{low.partition(' ')[0] if same else low} to {high}"
 
 
+def _loaded(load: Load | None) -> str:
+    if load is None or not load.heavy:
+        return ""
+    return f"; meanwhile other work took {units.show_share(load.other_cpu)} of {load.node}'s cores"
+
+
 def _missed(judgement: Judgement) -> bool:
     return judgement.verdict in (Verdict.FAIL, Verdict.UNDECIDED) and judgement.unit in (units.RATE, units.SECONDS)
 
 
 def _check(m: FabricMeasurement) -> None:
     """Every node has partners, every pair both directions, all with as many times of the same message."""
-    known, met = set(m.conditions.rank_nodes), [(pair.sender, pair.receiver) for pair in m.pairs]
+    known, met = set(m.conditions.rank_nodes), Counter((pair.sender, pair.receiver) for pair in m.pairs)
     if missing := sorted(known - {receiver for _, receiver in met}):
         raise MeasurementError(f"fabric: pairs of nodes: {', '.join(missing)} received nothing")
     for pair in m.pairs:
         where = f"fabric: from {pair.sender} to {pair.receiver}"
         ends = (pair.sender, pair.receiver)
-        if ends[0] == ends[1] or not known.issuperset(ends) or met.count(ends) > 1:
+        if ends[0] == ends[1] or not known.issuperset(ends) or met[ends] > 1:
             raise MeasurementError(f"{where}: this is no pair of the nodes, or it is there twice")
         if ends[::-1] not in met:
             raise MeasurementError(f"{where}: the other direction is missing")

@@ -43,7 +43,7 @@ class LauncherOptions:
     address: str | None = None
     python: str | None = None
     rank_map: Arrangement = "block"
-    slurm: dict[str, str | bool] = field(default_factory=dict)
+    slurm: dict[str, str | bool] = field(default_factory=lambda: {"exclusive": True})
     start_timeout: float = 120.0
     job_timeout: float = 120.0
     survey_timeout: float = 30.0

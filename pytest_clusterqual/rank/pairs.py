@@ -1,4 +1,4 @@
-"""What pairs of nodes can exchange, each pair on its own: a collective over all of them cannot tell whose link is slow."""
+"""What pairs of nodes can exchange: a collective over all nodes cannot tell whose link is slow."""
 
 from __future__ import annotations
 

@@ -11,6 +11,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from pytest_clusterqual import units
+from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.rank_map import STRATEGIES, Arrangement
+from pytest_clusterqual.read.hosts import expand_hosts
 from pytest_clusterqual.read.messages import shown
 from pytest_clusterqual.read.yaml_lines import Where
 
@@ -73,6 +76,29 @@ def _address(value: str) -> str:
         raise ValueError(f"got {shown(value)}, want an IPv4 address of this machine such as 10.0.0.1") from None
 
 
+def _arrangement(value: object) -> object:
+    """A strategy, or (node, device) of every rank; the words are told together, as no union of types would."""
+    if value in STRATEGIES:
+        return value
+    pairs = value if isinstance(value, list) else None
+    if not pairs or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(number) is int and number >= 0 for number in pair)
+        for pair in pairs
+    ):
+        raise ValueError(f"got {shown(value)}, want {', '.join(STRATEGIES)}, or [node, device] of each rank, from 0")
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _host_list(value: object) -> object:
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"got {shown(value)}, want hosts such as gpu[001-016], or a list of them")
+    try:
+        return expand_hosts(",".join(names), where="the list") if names else ()
+    except ClusterQualError as error:
+        raise ValueError(str(error)) from None
+
+
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -82,6 +108,8 @@ Size = Annotated[float, BeforeValidator(_quantity(units.BYTES)), AfterValidator(
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 Name = Annotated[str, AfterValidator(_name)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
+HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_list)]
+RankMap = Annotated[Arrangement, BeforeValidator(_arrangement)]
 Word = Annotated[str, AfterValidator(_word)]
 Interface = Annotated[str, AfterValidator(_interface)]
 Address = Annotated[str, AfterValidator(_address)]

@@ -114,10 +114,8 @@ def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None
 
 
 def _launcher(section: LauncherSection) -> LauncherOptions:
-    fields = section.model_dump(exclude={"hosts", "rank_map", "slurm"})
-    return LauncherOptions(
-        hosts=section.expanded(), rank_map=section.arrangement(), slurm=section.slurm.options(), **fields
-    )
+    fields = section.model_dump(exclude={"slurm"})
+    return LauncherOptions(slurm=section.slurm.options(), **fields)
 
 
 def _workload(section: WorkloadSection, folder: Path) -> Workload:

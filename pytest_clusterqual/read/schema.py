@@ -13,27 +13,27 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from pytest_clusterqual import units
-from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.project import COLLECTIVES, GROUPS, Collective, GroupKind, LauncherKind
-from pytest_clusterqual.model.rank_map import Arrangement, Strategy
+from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import (
     Address,
     Date,
     Fault,
+    HostNames,
     Identifier,
     Interface,
     Name,
     Natural,
     Number,
     Positive,
+    RankMap,
     Rate,
     Seconds,
     Section,
     Size,
     Word,
 )
-from pytest_clusterqual.read.hosts import expand_hosts
 from pytest_clusterqual.read.messages import shown
 
 
@@ -83,11 +83,11 @@ class LauncherSection(Section):
     nproc_per_node: Positive = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     oversubscribe: bool = False
-    hosts: Name | list[Name] = Field(default_factory=list)
+    hosts: HostNames = ()
     interface: Interface | None = None
     address: Address | None = None
     python: Name | None = None
-    rank_map: Strategy | list[Annotated[list[Natural], Field(min_length=2, max_length=2)]] = "block"
+    rank_map: RankMap = "block"
     slurm: SlurmSection = SlurmSection()
     start_timeout: Seconds = 120.0
     job_timeout: Seconds = 120.0
@@ -97,18 +97,6 @@ class LauncherSection(Section):
     def faults(self) -> Iterator[Fault]:
         if self.kind in ("local", "slurm") and self.hosts:
             yield ("hosts",), f"got hosts for kind {self.kind}, want kind ssh or mpi, or no hosts"
-        try:
-            self.expanded()
-        except ClusterQualError as error:
-            yield ("hosts",), str(error)
-
-    def expanded(self) -> tuple[str, ...]:
-        """The hosts one by one."""
-        text = self.hosts if isinstance(self.hosts, str) else ",".join(self.hosts)
-        return expand_hosts(text, where="the list") if text else ()
-
-    def arrangement(self) -> Arrangement:
-        return self.rank_map if isinstance(self.rank_map, str) else tuple((pair[0], pair[1]) for pair in self.rank_map)
 
 
 class ModelSection(Section):

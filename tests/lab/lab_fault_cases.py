@@ -132,8 +132,8 @@ EVERYWHERE = (
     Fault(what="disk becomes read-only", phase="checkpoint", disk=True,
           plant=lambda site, host: disks.now_read_only(host, site.checkpoints), named="node2",
           words="the checkpoint folder cannot be written"),
-    Fault(what="disk at 1 MB/s", phase="checkpoint", disk=True,
-          plant=lambda site, host: disks.throttled(host, site.checkpoints, 1_000_000), verdict="PASS"),
+    Fault(what="disk at 4 MB/s", phase="checkpoint", disk=True,
+          plant=lambda site, host: disks.throttled(host, site.checkpoints, 4_000_000), verdict="PASS"),
     # at the end
     Fault(what="host dies", phase="end", plant=lambda site, host: processes.kill_host(site.lab, host.name),
           verdict="PASS"),

@@ -17,6 +17,7 @@ from processes import HERE, alive, make_world, ours
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.plan import LaunchPlan, NodePlan, torchrun
+from pytest_clusterqual.model.rank_map import Seat
 from pytest_clusterqual.model.topology import RankPlace, check_world
 from pytest_clusterqual.world import Job, Progress, World
 
@@ -48,6 +49,17 @@ def test_a_part_of_the_world_is_a_group_of_its_own(world: World, ranks: tuple[in
     (only,) = world.run(job("where", ranks=ranks))
     assert only.rank == ranks[0]
     assert (only.value["rank"], only.value["world_size"], only.value["sum"]) == (0, 1, float(ranks[0] + 1))
+
+
+def test_ranks_sit_where_they_are_put(world: World) -> None:
+    """Another rank map is another generation of workers on the same warm supervisors."""
+    nodes = [place.node for place in world.ready().places]
+    turned = (Seat(node="node1", local_rank=0, device=0), Seat(node="node0", local_rank=0, device=0))
+    assert nodes == ["node0", "node1"]
+    assert [place.node for place in world.ready(turned).places] == ["node1", "node0"]
+    assert [result.value["rank"] for result in world.run(job("where"))] == [0, 1]
+    assert [result.value["node"] for result in world.run(job("where"))] == ["node1", "node0"]
+    world.ready(tuple(reversed(turned)))
 
 
 def test_a_group_of_its_own_for_the_whole_world(world: World) -> None:

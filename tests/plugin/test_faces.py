@@ -18,7 +18,8 @@ def names(kind: type) -> list[str]:
 def test_options(pytestconfig: pytest.Config) -> None:
     ours = [o for group in pytestconfig._parser._groups if group.name == "clusterqual" for o in group.options]
     assert [name for option in ours for name in option.names()] == [
-        "--nodes", "--nproc-per-node", "--qual-config", "--qual-run-dir", "--qual-keep-going",
+        "--nodes", "--nproc-per-node", "--qual-config", "--qual-launcher", "--qual-hosts", "--qual-resume",
+        "--qual-run-dir", "--qual-keep-going",
     ]  # fmt: skip
 
 
@@ -30,14 +31,14 @@ def test_fixtures() -> None:
     from _pytest.fixtures import FixtureFunctionDefinition
 
     assert sorted(n for n, v in vars(fixtures).items() if isinstance(v, FixtureFunctionDefinition)) == [
-        "case", "cluster", "measurement", "qualify", "rank_map", "requirements", "topology", "workload",
+        "case", "cluster", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload",
     ]  # fmt: skip
 
 
 def test_record_fields() -> None:
     assert names(Record) == [
         "schema", "run", "test", "criterion", "judgement", "conditions", "measurement", "started", "seconds",
-        "exception",
+        "exception", "attempt",
     ]  # fmt: skip
     assert names(Judgement) == [
         "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "samples",
@@ -49,6 +50,7 @@ def test_record_fields() -> None:
     assert names(Conditions) == [
         "nodes", "nproc_per_node", "ranks", "hosts", "rank_nodes", "simulated", "oversubscribed", "device",
         "device_name", "backend",
-        "versions", "layout", "workload", "collective", "bytes", "group", "algorithm", "load",
+        "versions", "layout", "workload", "collective", "bytes", "group", "algorithm", "rank_map",
+        "load", "telemetry",
     ]  # fmt: skip
     assert [str(verdict) for verdict in Verdict] == ["PASS", "FAIL", "UNDECIDED", "BLOCKED", "ERROR", "MEASURED"]

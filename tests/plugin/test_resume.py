@@ -61,7 +61,9 @@ def kill(site: Site, *options: str) -> None:
     """A run that is killed while its second test is under way."""
     process = site.start(*options)
     try:
-        assert until((site.path / "sleeping").exists), process.communicate()[0] if process.poll() is not None else "hangs"
+        assert until((site.path / "sleeping").exists), (
+            process.communicate()[0] if process.poll() is not None else "hangs"
+        )
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
@@ -148,7 +150,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.mark.parametrize(
     ("changes", "options", "nodes", "told"),
     [
-        ({"memory": {}}, (), 2, "run: cannot go on: project_file was another text; start a new run without --qual-resume"),
+        (
+            {"memory": {}},
+            (),
+            2,
+            "run: cannot go on: project_file was another text; start a new run without --qual-resume",
+        ),
         ({}, (), 4, "run: cannot go on: nodes was 2, now 4"),
         ({}, ("--nproc-per-node=2",), 2, "run: cannot go on: nproc_per_node was 1, now 2"),
         ({}, ("--qual-hosts=a,b",), 2, "run: cannot go on: launcher was local, now ssh"),

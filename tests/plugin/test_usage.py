@@ -78,9 +78,17 @@ def test_more_gpus_than_there_are(site: Site) -> None:
     assert "2 nodes x 1 ranks = 2 ranks need 2 GPUs, this machine has 0" in refused(site)
 
 
-def test_xdist_is_refused_with_a_sentence(site: Site) -> None:
-    out = refused(site, "-n", "2")
-    assert "qualification tests cannot be spread over xdist workers" in out
+@pytest.mark.parametrize("name", ["cluster", "node", "qualify", "topology"])
+def test_fixtures_of_the_same_name_are_not_ours(site: Site, name: str) -> None:
+    """A suite that has nothing to do with qualification may have a cluster of its own."""
+    (site.path / "clusterqual.yaml").unlink()
+    fixture = f"import pytest\n\n@pytest.fixture\ndef {name}(%s):\n    return 7\n"
+    (site.path / "conftest.py").write_text(fixture % "")
+    (site.path / "test_other.py").write_text(f"def test_other({name}):\n    assert {name} == 7\n")
+    run = site.run("test_other.py")
+    assert run.code == 0, run.out
+    (site.path / "conftest.py").write_text(fixture % name)
+    assert "no clusterqual.yaml in" in refused(site, "test_other.py"), "one that is made from ours is ours"
 
 
 def test_an_unknown_criterion(site: Site) -> None:

@@ -145,7 +145,10 @@ def test_conditions_are_those_of_the_nodes_the_test_had(runs: dict[str, Run]) ->
 def test_reports_are_whole_and_name_the_tests_alike(runs: dict[str, Run]) -> None:
     for file in ("pytest.xml", "run/junit.xml"):
         names = {
-            name: {(case.get("classname"), case.get("name")) for case in ET.parse(run.folder.parent / file).iter("testcase")}
+            name: {
+                (case.get("classname"), case.get("name"))
+                for case in ET.parse(run.folder.parent / file).iter("testcase")
+            }
             for name, run in runs.items()
         }
         assert names["spread"] == names["plain"]
@@ -161,10 +164,9 @@ def test_the_run_folder_is_as_one_process_would_have_left_it(runs: dict[str, Run
     assert {record.measurement for record in folder.records()} == {None, *folder.measurements()}
     assert [name.partition("-")[2] for name in folder.measurements()] == ["m0001"]
     assert folder.environment["hosts"], "what only the ranks could tell is in the environment"
-    assert (folder.tests["test_nodes.py::test_alone[node1]"].node, folder.tests["test_nodes.py::test_together"].node) == (
-        "node1", "",
-    )  # fmt: skip
-    assert "test_nodes.py::test_of_something_else" not in folder.tests
+    node = {test.partition("::")[2]: selected.node for test, selected in folder.tests.items()}
+    assert (node["test_alone[node1]"], node["test_together"]) == ("node1", "")
+    assert "test_of_something_else" not in node
 
 
 CRASH = """

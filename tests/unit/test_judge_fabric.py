@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from judge_made import require, the, verdicts
 from made import conditions
+from pairs_made import exchanged, names, of_node
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.fabric import busbw_factor, judge_fabric, size_label
@@ -281,6 +282,16 @@ def test_small_differences_between_ranks_are_no_finding(slower: float) -> None:
         ranks=4, seconds=lambda rank, size, factor: uniform(rank, size, factor) * (slower if rank == 2 else 1.0)
     )
     assert the(judge_fabric(m, [], Links()), "busbw", "1 MiB").findings == ()
+
+
+def test_pairs_of_nodes_say_whose_link_made_it_slow() -> None:
+    m = replace(measured(ranks=4), pairs=exchanged(4, of_node("node3", 4)))
+    m = replace(m, conditions=replace(m.conditions, rank_nodes=tuple(names(4))))
+    judged = judge_fabric(m, [require("fabric", "busbw", ">= 900 GB/s")], Links())
+    assert [finding.suspect for finding in the(judged, "busbw", "1 MiB").findings] == ["node3"]
+    assert the(judged, "wrong_elements").findings == ()
+    passed = judge_fabric(m, [require("fabric", "busbw", ">= 1 kB/s")], Links())
+    assert the(passed, "busbw", "1 MiB").findings == ()
 
 
 def with_timing(m: FabricMeasurement, rank: int, **changes: Any) -> FabricMeasurement:

@@ -1,0 +1,124 @@
+"""When pairs of nodes are asked for, and with what messages; the ranks' answers are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from made import conditions
+from pairs_made import exchanged, names, of_node
+from project_files import SMALL
+
+from pytest_clusterqual.criteria import Case, judge, measure
+from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.measurement import CollectiveTiming, Conditions, FabricMeasurement, RankFabric
+from pytest_clusterqual.read.project import load_project
+from pytest_clusterqual.session import Session
+from pytest_clusterqual.world import RankResult
+
+MIB = 1 << 20
+NODES = 4
+FABRIC = """
+fabric:
+  collectives: [all_reduce]
+  sizes: {from: 1 MiB, to: 1 MiB, factor: 2}
+  require: [{collective: all_reduce, busbw: ">= 10 MB/s"}]
+"""
+
+
+class Answers:
+    """A session whose ranks answer what is written here: a collective of so many `seconds`, and a slow node3."""
+
+    def __init__(self, folder: Path, seconds: float, *, simulated: bool = False, job_timeout: float = 120.0) -> None:
+        path = folder / "clusterqual.yaml"
+        path.write_text(f"{SMALL}launcher: {{kind: local, job_timeout: {job_timeout} s}}\n{FABRIC}")
+        self.project = load_project(path)
+        self.places = [SimpleNamespace(rank=rank) for rank in range(NODES)]
+        self.asked: list[tuple[str, Mapping[str, Any], Any]] = []
+        self._seconds = seconds
+        self._simulated = simulated
+        self._pairs = exchanged(NODES, of_node("node3", NODES))
+
+    def run(self, function: str, args: Mapping[str, Any], *, arrangement: Any, **_: Any) -> list[RankResult]:
+        job = function.rpartition(".")[2]
+        self.asked.append((job, args, arrangement))
+        answer = {"collectives:sweep": self._sweep, "pairs:exchange": self._exchange}[job]
+        return [RankResult(rank=rank, value=to_json(answer(rank)), seconds=1.0, taken=(0, 1)) for rank in range(NODES)]
+
+    def _sweep(self, rank: int) -> RankFabric:
+        timing = CollectiveTiming(bytes=MIB, iterations=4, seconds=(self._seconds,) * 3, wrong=0)
+        return RankFabric(rank=rank, group_size=NODES, timings=(timing,))
+
+    def _exchange(self, rank: int) -> Any:
+        return [pair for pair in self._pairs if pair.receiver == names(NODES)[rank]]
+
+    def forget_samples(self) -> None:
+        pass
+
+    def telemetry(self) -> tuple[()]:
+        return ()
+
+    def conditions(self, _results: Any, **what: Any) -> Conditions:
+        return conditions(
+            nodes=NODES, ranks=NODES, rank_nodes=tuple(names(NODES)), simulated=self._simulated, **what
+        )  # fmt: skip
+
+
+def measured(answers: Answers) -> FabricMeasurement:
+    case = Case(criterion="fabric", nodes=NODES, collective="all_reduce", group="world", rank_map="cyclic")
+    return cast(FabricMeasurement, measure(cast(Session, answers), case))
+
+
+def asked(answers: Answers) -> tuple[int, int]:
+    """Size and partners of the exchange, which is the last job of all, with the ranks where they were."""
+    measured(answers)
+    assert [(job, arrangement) for job, _, arrangement in answers.asked] == [
+        *[("collectives:sweep", "cyclic")] * 6, ("pairs:exchange", "cyclic")
+    ]  # fmt: skip
+    args = answers.asked[-1][1]
+    assert set(args) == {"size", "repeats", "partners"}
+    return args["size"], args["partners"]
+
+
+def test_a_slow_collective_is_followed_by_pairs_and_the_finding_names_the_node(tmp_path: Path) -> None:
+    answers = Answers(tmp_path, seconds=0.5)
+    m = measured(answers)
+    assert len(m.pairs) == NODES * (NODES - 1)
+    busbw = next(judgement for judgement in judge(answers.project, m) if judgement.quantity == "busbw")
+    assert [finding.suspect for finding in busbw.findings] == ["node3"]
+
+
+@pytest.mark.parametrize(("seconds", "simulated"), [(0.01, False), (0.5, True)])
+def test_a_fast_one_is_not_nor_one_on_simulated_nodes(tmp_path: Path, seconds: float, simulated: bool) -> None:
+    answers = Answers(tmp_path, seconds, simulated=simulated)
+    assert measured(answers).pairs == ()
+    assert {job for job, _, _ in answers.asked} == {"collectives:sweep"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "job_timeout", "expected"),
+    [
+        (0.16, 3600, (MIB, 31)),
+        (0.4, 120, (MIB, 12)),
+        (0.4, 10, (MIB, 3)),
+        (6.0, 120, (MIB, 3)),
+    ],
+)
+def test_messages_and_partners_are_fewer_where_it_would_take_too_long(
+    tmp_path: Path, seconds: float, job_timeout: float, expected: tuple[int, int]
+) -> None:
+    assert asked(Answers(tmp_path, seconds, job_timeout=job_timeout)) == expected
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(0.0155, 16 * MIB), (0.02, 4 * MIB), (0.06, 4 * MIB), (0.07, MIB)])
+def test_fast_links_get_larger_messages(tmp_path: Path, seconds: float, size: int) -> None:
+    answers = Answers(tmp_path, seconds)
+    fabric = answers.project.fabric
+    assert fabric is not None
+    (required,) = fabric.require
+    answers.project = replace(answers.project, fabric=replace(fabric, require=(replace(required, value=1e9),)))
+    assert asked(answers)[0] == size
