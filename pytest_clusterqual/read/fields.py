@@ -90,8 +90,9 @@ def _arrangement(value: object) -> object:
 
 
 def _host_list(value: object) -> object:
-    names = value if isinstance(value, list) else [value]
-    if not all(isinstance(name, str) for name in names):
+    given = value if isinstance(value, list) else [value]
+    names = [name for name in given if isinstance(name, str)]
+    if len(names) < len(given):
         raise ValueError(f"got {shown(value)}, want hosts such as gpu[001-016], or a list of them")
     try:
         return expand_hosts(",".join(names), where="the list") if names else ()

@@ -15,7 +15,7 @@ import lab_faults_processes as processes
 import lab_faults_settings as settings
 import pytest
 from lab_host import Host
-from lab_site import Ended, LabSite, nothing_left, wait_until
+from lab_site import Ended, LabSite, expect_nothing_left, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 Phase = Literal["before launch", "rendezvous", "collective", "checkpoint", "end"]
@@ -81,6 +81,21 @@ EVERYWHERE = (
           verdict="PASS"),
     Fault(what="too little memory to start", phase="before launch",
           plant=lambda site, host: processes.memory_limit(host, 150 << 20), named="node2", words="for want of memory"),
+    Fault(what="ports of the ranks dropped", phase="before launch",
+          plant=lambda site, host: network.blocked_port(host, "1024-65535", how="drop"), named="node2",
+          words="node2", options={"start_timeout": "30 s"}),
+    Fault(what="ports of the ranks rejected", phase="before launch",
+          plant=lambda site, host: network.blocked_port(host, "1024-65535", how="reject"), named="node2",
+          words="node2", options={"start_timeout": "30 s"}),
+    Fault(what="link at 50 Mbit/s", phase="before launch", test="test_training",
+          plant=lambda site, host: network.link_rate(host, "50mbit"), verdict="PASS"),
+    Fault(what="1 % of packets lost", phase="before launch", test="test_training",
+          plant=lambda site, host: network.packet_loss(host, 0.01), verdict="PASS"),
+    Fault(what="host has 0.5 cores", phase="before launch", test="test_training",
+          plant=lambda site, host: processes.cpu_quota(host, 0.5), verdict="PASS"),
+    Fault(what="disk is read-only", phase="before launch", test="test_training", disk=True,
+          plant=lambda site, host: disks.now_read_only(host, site.checkpoints), named="node2",
+          words="the checkpoint folder cannot be written"),
     # during rendezvous
     Fault(what="host dies", phase="rendezvous", plant=lambda site, host: processes.kill_host(site.lab, host.name),
           named="node2", words=UNREACHABLE),
@@ -88,6 +103,8 @@ EVERYWHERE = (
           named="node2", words=UNREACHABLE),
     Fault(what="agent is killed", phase="rendezvous", plant=lambda site, host: once(
         lambda: processes.sigkill(host, agent())), named="node2", words="the torchrun agent was killed by SIGKILL"),
+    Fault(what="agent is stopped", phase="rendezvous", plant=lambda site, host: processes.sigstop(host, agent()),
+          named="node2", words="node2", options={"start_timeout": "30 s"}),
     # during a collective
     Fault(what="host dies", phase="collective", plant=lambda site, host: processes.kill_host(site.lab, host.name),
           named="rank 1 on node2", words="rank 1 on node2 does not answer, nor does its supervisor", quick=True),
@@ -139,6 +156,8 @@ EVERYWHERE = (
           verdict="PASS"),
     Fault(what="rank is killed", phase="end", plant=lambda site, host: once(
         lambda: processes.sigkill(host, rank(1))), verdict="PASS"),
+    Fault(what="rank is stopped", phase="end", plant=lambda site, host: processes.sigstop(host, rank(1)),
+          verdict="PASS"),
     Fault(what="link goes down", phase="end", plant=lambda site, host: network.link_down(host), verdict="PASS"),
 )  # fmt: skip
 SSH_ONLY = (
@@ -169,7 +188,7 @@ def run(site: LabSite, fault: Fault) -> None:
     struck = fault.test or TESTS.get(fault.phase, "test_collectives")
     tests = ("test_before", struck) if fault.phase in ("collective", "checkpoint") else (struck,)
     try:
-        with nothing_left(site.lab, seconds=EMPTY_SECONDS), ExitStack() as undo:
+        with ExitStack() as undo:
             if fault.disk:
                 site.checkpoints.mkdir(exist_ok=True)
                 undo.enter_context(disks.shared_disk(site.lab, site.checkpoints, 24 << 20))
@@ -186,6 +205,7 @@ def run(site: LabSite, fault: Fault) -> None:
             if fault.phase != "before launch":
                 undo.enter_context(fault.plant(site, host))
             ended = running.end(fault.seconds)
+            expect_nothing_left(site.lab, seconds=EMPTY_SECONDS)  # while the fault still stands
         check(fault, struck, ended, before="test_before" in tests)
     finally:
         site.lab.revive()
@@ -223,7 +243,8 @@ def page() -> str:
         "# What happens when things break", "",
         "Each row is a test in the lab (`tests/lab/lab_fault_cases.py`): two hosts, the fault planted on `node2` for",
         "real, through ssh and, where marked, Slurm. All end within the bound; nothing of the run is left on any host;",
-        "every record made before is kept. This page is written by those tests (`make lab`).", "",
+        "every record made before is kept. A fault planted before the launch stays for the whole run. This page is",
+        "written by those tests (`make lab`).", "",
         "| when | fault | launchers | verdict | named | the message says | within |", "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for fault in CASES["ssh"]:

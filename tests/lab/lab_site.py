@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab_host import Command, Process
+from lab_host import Command, Host
 from lab_hosts import Lab
 
 JOBS = '''
@@ -218,19 +218,19 @@ def wait_until(happened: Any, *, seconds: float, what: str) -> None:
         time.sleep(0.02)
 
 
-def ranks_of(processes: list[Process]) -> list[Process]:
-    """Those of the product's processes that torchrun started."""
-    return [process for process in processes if "RANK" in process.environ]
+def expect_nothing_left(lab: Lab, *, seconds: float) -> None:
+    """Within `seconds` no process of the product is left on any living host."""
+
+    def empty(host: Host) -> bool:
+        return not [p for p in host.processes() if "clusterqual" in " ".join(p.argv) or "RANK" in p.environ]
+
+    for host in lab.nodes:
+        if host.alive:
+            wait_until(lambda host=host: empty(host), seconds=seconds, what=f"{host.name} being empty")
 
 
 @contextmanager
 def nothing_left(lab: Lab, *, seconds: float) -> Iterator[None]:
-    """After the block every living host is, within `seconds`, as empty as it was before."""
+    """The same after the block."""
     yield
-    for host in lab.nodes:
-        if host.alive:
-
-            def empty(host: Any = host) -> bool:
-                return not [p for p in host.processes() if "clusterqual" in " ".join(p.argv) or "RANK" in p.environ]
-
-            wait_until(empty, seconds=seconds, what=f"{host.name} is empty: {host.processes()}")
+    expect_nothing_left(lab, seconds=seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -19,35 +20,45 @@ from pytest_clusterqual.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 
-# The nodes meet: with xdist each of them waits until a job runs on the other. Every job notes when it ran where.
+# With xdist the tests of the two nodes meet: each waits until the other has begun, and one stays for longer.
 TESTS = """
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 NODES = ("node0", "node1")
-SIDE_BY_SIDE = "PYTEST_XDIST_WORKER" in os.environ
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 
 
-def note(spans):
+@pytest.fixture(autouse=True)
+def noted(request):
+    began = time.monotonic()
+    yield
     with open("spans", "a") as file:
-        file.writelines(json.dumps(span) + "\\n" for span in spans)
+        print(json.dumps([request.node.name, began, time.monotonic(), WORKER]), file=file)
 
 
 def test_alone(node, qualify):
-    others = [name for name in NODES if name != node.name] if SIDE_BY_SIDE else []
-    note(node.run("jobs:meet", name=node.name, others=others))
+    assert node.run("jobs:where") == [[0, 1, node.name]]
+    Path(f"{node.name}.here").touch()
+    began = time.monotonic()
+    while WORKER and not all(Path(f"{name}.here").exists() for name in NODES):
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)
+    if WORKER and node.index == 1:
+        time.sleep(3)
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 1")
 
 
-def test_where(node):
-    assert node.run("jobs:where") == [[0, 1, node.name]]
+def test_again(node):
+    node.run("jobs:where")
 
 
 def test_together(cluster, qualify):
-    note(cluster.run("jobs:meet", name="both", others=[]))
+    cluster.run("jobs:where")
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 2")
 
 
@@ -60,20 +71,8 @@ def test_of_something_else():
     pass
 """
 JOBS = """
-import os
 import time
 from pathlib import Path
-
-
-def meet(ctx, *, name, others):
-    began = time.monotonic()
-    Path(f"{name}.here").touch()
-    while not all(Path(f"{other}.here").exists() for other in others):
-        if time.monotonic() - began > 60:
-            raise TimeoutError(f"no job ran on {others} meanwhile")
-        time.sleep(0.01)
-    time.sleep(0.1)
-    return [ctx.node, began, time.monotonic()]
 
 
 def where(ctx):
@@ -121,17 +120,30 @@ def test_the_verdicts_are_the_same(runs: dict[str, Run]) -> None:
         assert "1 failed, 6 passed" in run.out
 
 
-def spans(run: Run) -> list[tuple[str, float, float]]:
-    return [tuple(json.loads(line)) for line in (run.folder.parent / "spans").read_text().splitlines()]
+OF_ALL_NODES = ("test_together", "test_memory[ddp-2nodes]")
+
+
+def spans(run: Run) -> dict[str, tuple[float, float, str]]:
+    """Test -> when it had its nodes, and which worker it was in."""
+    lines = [json.loads(line) for line in (run.folder.parent / "spans").read_text().splitlines()]
+    return {name: (began, ended, worker) for name, began, ended, worker in lines}
 
 
 @pytest.mark.parametrize("name", ["plain", "spread"])
-def test_no_node_is_measured_by_two(runs: dict[str, Run], name: str) -> None:
+def test_no_node_is_used_by_two(runs: dict[str, Run], name: str) -> None:
     noted = spans(runs[name])
-    assert sorted(node for node, _, _ in noted) == ["node0", "node0", "node1", "node1"]
     for node in ("node0", "node1"):
-        (_, _, end), (_, begin, _) = sorted((span for span in noted if span[0] == node), key=lambda span: span[1])
-        assert end <= begin
+        mine = sorted(noted[test] for test in (f"test_alone[{node}]", f"test_again[{node}]", *OF_ALL_NODES))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine)), noted
+
+
+def test_tests_of_the_same_nodes_stay_in_one_worker(runs: dict[str, Run]) -> None:
+    worker = {test: span[2] for test, span in spans(runs["spread"]).items()}
+    assert worker["test_alone[node0]"] == worker["test_again[node0]"]
+    assert worker["test_alone[node1]"] == worker["test_again[node1]"]
+    assert worker["test_together"] == worker["test_memory[ddp-2nodes]"]
+    launches = {log.name.partition("-")[0] for log in (runs["spread"].folder / "ranks").iterdir()}
+    assert len(launches) == 3, "ranks stay warm from one test to the next"
 
 
 def test_conditions_are_those_of_the_nodes_the_test_had(runs: dict[str, Run]) -> None:

@@ -52,6 +52,8 @@ def named(pairs: tuple[PairTiming, ...]) -> list[tuple[str, str]]:
         (4, {("node4", "node1")}, [("node4 -> node1", BETWEEN)]),
         (3, {("node2", "node3")}, [("node2 -> node3", BETWEEN)]),
         (6, {("node1", "node4"), ("node2", "node5")}, []),
+        (8, of_node("node2", 8) | {("node4", "node5")}, [("node2", NODE)]),
+        (5, of_node("node2", 5) | {("node4", "node5")}, []),  # one in six of the others' pairs: all is uneven here
         (4, of_node("node1", 4) | of_node("node2", 4), []),  # half of them: either half may be the odd one
         (4, {e for e in permutations(names(4), 2) if (e[0] < "node3") != (e[1] < "node3")}, []),  # two and two
     ],
