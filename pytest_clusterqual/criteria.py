@@ -6,12 +6,13 @@ A measurement is continued while its verdict is open and its budget lasts. No py
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from pytest_clusterqual import measuring
-from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.errors import JobError, MeasurementError
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
@@ -137,7 +138,8 @@ def measure(session: Session, case: Case) -> Measurement:
             sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), project, project.fabric.budget
         )
         if worth_asking(measurement, _judged(project, measurement)):
-            return measuring.pairs(session, measurement, arrangement=case.rank_map)
+            with suppress(JobError):  # a pair that hangs takes nothing away from what was measured
+                return measuring.pairs(session, measurement, arrangement=case.rank_map)
         return measurement
     assert project.scaling is not None
     layout, points = project.layout(case.layout or ""), (project.scaling.points[0], case.nodes)

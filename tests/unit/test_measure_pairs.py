@@ -14,8 +14,10 @@ from pairs_made import exchanged, names, of_node
 from project_files import SMALL
 
 from pytest_clusterqual.criteria import Case, judge, measure
+from pytest_clusterqual.errors import JobError
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CollectiveTiming, Conditions, FabricMeasurement, RankFabric
+from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
@@ -90,6 +92,18 @@ def test_a_slow_collective_is_followed_by_pairs_and_the_finding_names_the_node(t
     assert len(m.pairs) == NODES * (NODES - 1)
     busbw = next(judgement for judgement in judge(answers.project, m) if judgement.quantity == "busbw")
     assert [finding.suspect for finding in busbw.findings] == ["node3"]
+
+
+def test_a_pair_that_hangs_takes_nothing_from_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: Any, **__: Any) -> Any:
+        raise JobError("pairs did not end within its limit")
+
+    answers = Answers(tmp_path, seconds=0.5)
+    monkeypatch.setattr("pytest_clusterqual.measuring.pairs", hang)
+    m = measured(answers)
+    assert m.pairs == ()
+    verdicts = {judgement.quantity: judgement.verdict for judgement in judge(answers.project, m)}
+    assert verdicts["busbw"] is Verdict.FAIL
 
 
 @pytest.mark.parametrize(("seconds", "simulated"), [(0.01, False), (0.5, True)])
