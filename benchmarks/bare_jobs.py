@@ -71,3 +71,14 @@ def nccl_alone(ctx: Any) -> dict[str, Any]:
     dist.all_to_all_single(out, one, group=ctx.group)
     ctx.synchronize()
     return {"equal": bool(torch.equal(out, one)), "device": torch.cuda.get_device_name(ctx.device)}
+
+
+def busy(ctx: Any, *, seconds: float) -> int:
+    """Multiply matrices for so long, so that clocks and power have something to show."""
+    a = torch.rand(1024, 1024, device=ctx.device)
+    calls, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        a = torch.softmax(a @ a, dim=-1)
+        ctx.synchronize()
+        calls += 1
+    return calls

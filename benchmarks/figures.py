@@ -56,8 +56,8 @@ def world(nodes: int, nproc: int):  # type: ignore[no-untyped-def]  # a script
 
     launcher = LocalLauncher(oversubscribe=True)
     return World(
-        launcher, launcher.nodes(nodes, nproc), nproc, logs=Path(tempfile.mkdtemp()), start_timeout=120,
-        path=[str(ROOT / "benchmarks")], tell=lambda progress: None,
+        launcher, launcher.nodes(nodes, nproc), nproc, device=launcher.device, logs=Path(tempfile.mkdtemp()),
+        start_timeout=120, path=[str(ROOT / "benchmarks")], tell=lambda progress: None,
     )  # fmt: skip
 
 

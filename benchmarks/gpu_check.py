@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pytest_clusterqual import measuring
 from pytest_clusterqual.criteria import judge
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
@@ -28,16 +29,35 @@ def paths(project: Project, session: Session, *, full: bool) -> list[tuple[str, 
     found: list[tuple[str, Callable[[], object]]] = [
         (f"NCCL alone, {precision}", lambda: session.run("bare_jobs:nccl_alone")[0].value)
     ]
+    if full:
+        found.append(("survey, telemetry and rank map", lambda: devices(session)))
     for layout in project.layouts:
         name = f"{layout.name}, {precision}"
         found += [
-            (f"memory of {name}", partial(session.memory, layout)),
-            (f"fixed work of {name}", partial(session.scaling, layout, (1,), repeats=1)),
+            (f"memory of {name}", partial(measuring.memory, session, layout)),
+            (f"fixed work of {name}", partial(measuring.scaling, session, layout, (1,), repeats=1)),
         ]
     if full:
         found.append((f"full run with {project.full_run.checkpoint_mode} checkpoints, {precision}",
-                      partial(session.full_run, project.layouts[0])))  # fmt: skip
+                      partial(measuring.full_run, session, project.layouts[0])))  # fmt: skip
     return found
+
+
+def devices(session: Session) -> dict[str, object]:
+    """What the survey found by nvidia-smi, what NVML tells beside a job, and where the rank sits."""
+    node = next(iter(session.hardware.values()))
+    session.forget_samples()
+    session.run("bare_jobs:busy", {"seconds": 3.0})
+    place = session.rank_map().places[0]
+    telemetry = session.telemetry()[0]
+    if not node.gpus or "gpu_clock" not in telemetry.ranges:
+        raise RuntimeError(f"no GPU in {node.gpus} or no figures of one in {telemetry.ranges}; {node.unread}")
+    return {
+        "gpu": node.gpus[0], "driver": node.driver, "nics": [nic.name for nic in node.nics], "unread": node.unread,
+        "clock": telemetry.ranges["gpu_clock"], "power": telemetry.ranges.get("gpu_power"),
+        "temperature": telemetry.ranges.get("gpu_temperature"), "throttle": telemetry.throttle,
+        "seat": (place.device, place.numa, place.nics, place.nic_path),
+    }  # fmt: skip
 
 
 def attempt(project: Project, what: str, call: Callable[[], object]) -> bool:
@@ -57,9 +77,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"no GPU is visible to torch {torch.__version__}")
         return 1
-    project = load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=1, nproc_per_node=1)
-    logs = Path(tempfile.mkdtemp()) / "ranks"
-    logs.mkdir()
+    project = load_project(ROOT / "qualification" / "clusterqual.yaml", nproc_per_node=1)
+    folder = Path(tempfile.mkdtemp())
+    (folder / "ranks").mkdir()
     outcomes = []
     for precision, mode in (("fp32", "sync"), ("bf16", "async"), ("fp16", None)):
         tried = replace(
@@ -69,8 +89,9 @@ def main() -> int:
                 steps=12, checkpoint_every=4, checkpoint_mode=mode or "sync", kill_rank=0, kill_step=7
             ),
         )  # fmt: skip
+        launcher = LocalLauncher(device="cuda")
         session = Session(
-            tried, LocalLauncher(device="cuda"), nodes=1, nproc_per_node=1, logs=logs,
+            tried, launcher, launcher.nodes(1, 1), nproc_per_node=1, folder=folder,
             path=[str(ROOT / "benchmarks")], tell=lambda progress: None,
         )  # fmt: skip
         try:

@@ -174,16 +174,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not chosen:
         return
     from pytest_clusterqual.errors import ClusterQualError
-    from pytest_clusterqual.run import ordered
 
     if _problem in config.stash:
         return _refuse(config, config.stash[_problem])
     try:
-        qualification_of(config).select(chosen)
-        # Gates come before what they guard; all other tests keep their places.
-        in_order = iter(ordered(chosen))
+        in_order = iter(qualification_of(config).select(chosen))
     except (ClusterQualError, pytest.UsageError) as error:
         return _refuse(config, str(error))
+    # All other tests keep their places.
     items[:] = [next(in_order) if qualifies(item) else item for item in items]
     config.stash[_selected] = True
 

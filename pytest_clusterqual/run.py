@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 
 import pytest
@@ -77,16 +77,33 @@ class Qualification:
         """One test a node."""
         metafunc.parametrize("node", range(self.asked.nodes), ids=self.asked.node_names, indirect=True)
 
-    def select(self, items: Sequence[pytest.Item]) -> None:
-        """Note which tests this run is asked for: not those of a criterion without a section in the file."""
-        self._tests = {item.nodeid: self._selected(item) for item in items if not _without_case(item)}
+    def select(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        """Note which tests this run is asked for, and return all in the order in which they are to run.
 
-    def _selected(self, item: pytest.Item) -> Selected:
+        That is the order of their criteria, for gates come before what they guard. Tests without a
+        criterion come before Full-Run, which ends the warm ranks that they can use; those of single
+        nodes come first of all.
+        """
+        needed = {name for item in items for name in _needs(item)}
+        # A criterion without a section in the file is not asked.
+        self._tests = {item.nodeid: self._selected(item, needed) for item in items if not _without_case(item)}
+
+        def place(item: pytest.Item) -> float:
+            if item.nodeid in self._tests and self._tests[item.nodeid].node:
+                return -1
+            declared = plugin.criterion_of(item)
+            return CRITERIA.index(declared[0]) if declared else CRITERIA.index("full_run") - 0.5
+
+        return sorted(items, key=place)
+
+    def _selected(self, item: pytest.Item, needed: Collection[str]) -> Selected:
         declared, case, index = plugin.criterion_of(item), _case_of(item), plugin.single_node(item)
+        # Gates want an order, and there is one only among the tests of all nodes.
+        gated = declared is not None and (declared[0] in needed or declared[1])
         return Selected(
             criterion=declared[0] if declared else "own",
             layout=case.layout or "" if case else "",
-            node="" if index is None else self.asked.node_names[index],
+            node="" if index is None or gated else self.asked.node_names[index],
             inapplicable=case.inapplicable if case else "",
         )
 
@@ -309,21 +326,6 @@ def measurement_id(item: pytest.Item) -> str | None:
     return item.stash.get(_measurement_id, None)
 
 
-def ordered(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Qualification tests in the order of their criteria, those of single nodes before all.
-
-    Tests without a criterion come before Full-Run, which ends the warm ranks that they can use.
-    """
-
-    def place(item: pytest.Item) -> float:
-        if plugin.single_node(item) is not None:
-            return -1
-        declared = plugin.criterion_of(item)
-        return CRITERIA.index(declared[0]) if declared else CRITERIA.index("full_run") - 0.5
-
-    return sorted(items, key=place)
-
-
 def without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:
     """A judgement of something that was not measured."""
     return Judgement(
@@ -353,6 +355,11 @@ def _usable(folder: RunFolder) -> dict[str, str]:
     """Test -> its last measurement, where there is one and what came of it was no error."""
     failed = {record.test for record in folder.records() if record.judgement.verdict is Verdict.ERROR}
     return {test: name for name, (test, _, _) in folder.measurements().items() if test not in failed}
+
+
+def _needs(item: pytest.Item) -> tuple[str, ...]:
+    declared = plugin.criterion_of(item)
+    return declared[1] if declared else ()
 
 
 def _case_of(item: pytest.Item) -> Case | None:

@@ -48,8 +48,8 @@ _REMEDIES = {
 class Selected:
     """A test that this run was asked for, as far as it is known before it runs.
 
-    `node` is the one node it has for itself, where it does not have them all; `inapplicable` says
-    why it is left out.
+    `node` is the one node it has for itself, if it may run at any time; `inapplicable` says why it
+    is left out.
     """
 
     criterion: str

@@ -6,7 +6,6 @@ It knows no pytest and judges nothing. `measuring` makes measurements of its job
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from pytest_clusterqual.read.survey import read_survey
 from pytest_clusterqual.training_launch import Trained, train
 from pytest_clusterqual.world import Job, Progress, RankResult, World
 
-# A launch that fails is tried again by the next test, for what passes; what does not pass costs minutes each time.
 _TRIES = 2
 
 
@@ -58,7 +56,9 @@ class Session:
         self._world: World | None = None
         self._hardware: dict[str, NodeHardware] = {}
         self._samples: dict[str, list[dict[str, Any]]] = {}
-        self._refused = Counter[str]()
+        self._failures = 0
+        self._failure: LaunchError | None = None
+        self._guilty: tuple[str, ...] = ()
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -77,8 +77,7 @@ class Session:
         nodes = tuple(node for node in self._all if node.name in names)
         if nodes != self._nodes:
             self.release()
-            self._refused.clear()
-            self._nodes, self._device = nodes, None
+            self._nodes, self._device, self._failures = nodes, None, 0
 
     @property
     def hardware(self) -> dict[str, NodeHardware]:
@@ -187,32 +186,34 @@ class Session:
         return tuple(nodes)
 
     def _ready(self, arrangement: Arrangement | None = None) -> World:
+        """Warm ranks in the seats asked for. Nodes that failed to start twice are not tried a third time.
+
+        A launch that failed is tried again by the next test, for what passes; what does not pass costs
+        minutes each time.
+        """
         if self._world is not None and not self._world.usable:
             self.release()
-        if self._world is None:
-            self._world = self._start()
+        if self._failures >= _TRIES:
+            raise LaunchError(
+                f"{self._failure}\nthis failed {_TRIES} times and was not tried again", culprits=self._guilty
+            )
         wanted = arrangement or self.project.launcher.rank_map
         if self._nodes != self._all and not isinstance(wanted, str):
             wanted = "block"  # an explicit list seats the ranks of all nodes
-        self._world.ready(arrange(wanted, self.nodes, self.nproc_per_node, self.hardware))
-        return self._world
-
-    def _start(self) -> World:
-        """A world of warm ranks; what failed twice in the same words is not tried a third time."""
-        if self._refused and max(self._refused.values()) >= _TRIES:
-            raise LaunchError(
-                f"{self._refused.most_common(1)[0][0]}\nthis failed {_TRIES} times and was not tried again"
-            )
         try:
-            world = World(
-                self._launcher, self._nodes, self.nproc_per_node, device=self.device, logs=self._logs,
-                start_timeout=self.project.launcher.start_timeout, path=self._path, tell=self._tell,
-            )  # fmt: skip
+            if self._world is None:
+                self._world = World(
+                    self._launcher, self._nodes, self.nproc_per_node, device=self.device, logs=self._logs,
+                    start_timeout=self.project.launcher.start_timeout, path=self._path, tell=self._tell,
+                )  # fmt: skip
+            seats = arrange(wanted, self.nodes, self.nproc_per_node, self.hardware)
         except LaunchError as error:
-            self._refused[str(error)] += 1
+            self._failures = self._failures + 1 if error.culprits == self._guilty else 1
+            self._failure, self._guilty = error, error.culprits
             raise
-        self._refused.clear()
-        return world
+        self._failures = 0
+        self._world.ready(seats)
+        return self._world
 
     def release(self) -> None:
         """End the warm ranks; the next job starts new ones."""

@@ -239,3 +239,21 @@ def test_a_data_file_that_vanishes_names_the_rank(site: Site) -> None:
     assert run.verdicts("memory") == ["ERROR"]
     assert "data.bin" in run.records[0]["judgement"]["reason"]
     assert "rank 0 on node0" in run.records[0]["judgement"]["reason"]
+
+
+def test_nodes_that_cannot_be_had_are_tried_twice_and_named(site: Site) -> None:
+    """Every test is an ERROR with the host's name; from the third on nothing is waited for."""
+    layouts = [{"name": name} for name in ("a", "b", "c")]
+    site.configure(
+        {"launcher": {"kind": "ssh", "device": "cpu"}, "layouts": layouts, "full_run": None, "scaling": None}
+    )
+    run = site.run("--qual-hosts=no-such-host.invalid", "--qual-keep-going", nodes=None)
+    assert run.code == 1
+    errors = [r["judgement"] for r in run.records if r["judgement"]["verdict"] == "ERROR"]
+    assert len(errors) >= 3
+    assert all("no-such-host.invalid" in error["reason"] or "cannot start ssh" in error["reason"] for error in errors)
+    assert ["this failed 2 times and was not tried again" in error["reason"] for error in errors[:3]] == [
+        False,
+        False,
+        True,
+    ]

@@ -53,10 +53,6 @@ def test_alone(node, qualify):
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 1")
 
 
-def test_again(node):
-    node.run("jobs:where")
-
-
 def test_together(cluster, qualify):
     cluster.run("jobs:where")
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 2")
@@ -69,6 +65,10 @@ def test_memory(measurement, qualify):
 
 def test_of_something_else():
     pass
+
+
+def test_after_something_else(node):
+    node.run("jobs:where")
 """
 JOBS = """
 import time
@@ -133,14 +133,16 @@ def spans(run: Run) -> dict[str, tuple[float, float, str]]:
 def test_no_node_is_used_by_two(runs: dict[str, Run], name: str) -> None:
     noted = spans(runs[name])
     for node in ("node0", "node1"):
-        mine = sorted(noted[test] for test in (f"test_alone[{node}]", f"test_again[{node}]", *OF_ALL_NODES))
+        mine = sorted(
+            noted[test] for test in (f"test_alone[{node}]", f"test_after_something_else[{node}]", *OF_ALL_NODES)
+        )
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine)), noted
 
 
 def test_tests_of_the_same_nodes_stay_in_one_worker(runs: dict[str, Run]) -> None:
     worker = {test: span[2] for test, span in spans(runs["spread"]).items()}
-    assert worker["test_alone[node0]"] == worker["test_again[node0]"]
-    assert worker["test_alone[node1]"] == worker["test_again[node1]"]
+    assert worker["test_alone[node0]"] == worker["test_after_something_else[node0]"]
+    assert worker["test_alone[node1]"] == worker["test_after_something_else[node1]"]
     assert worker["test_together"] == worker["test_memory[ddp-2nodes]"]
     launches = {log.name.partition("-")[0] for log in (runs["spread"].folder / "ranks").iterdir()}
     assert len(launches) == 3, "ranks stay warm from one test to the next"
@@ -181,12 +183,56 @@ def test_the_run_folder_is_as_one_process_would_have_left_it(runs: dict[str, Run
     assert "test_of_something_else" not in node
 
 
+ORDER = """
+import pytest
+
+@pytest.mark.criterion("full_run")
+def test_run(cluster): pass
+
+def test_together(cluster): pass
+
+@pytest.mark.criterion("fabric", needs=["nodes"])
+def test_fabric(cluster): pass
+
+def test_of_something_else(): pass
+
+@pytest.mark.criterion("nodes")
+def test_needed(node): pass
+
+@pytest.mark.criterion("memory", needs=["nodes"])
+def test_in_need(node): pass
+
+@pytest.mark.criterion("scaling")
+def test_free(node): pass
+
+def test_own(node): pass
+
+def test_with_all(node, topology): pass
+"""
+
+
+def test_single_nodes_come_first_unless_a_gate_wants_an_order(tmp_path: Path) -> None:
+    run = prepared(tmp_path, ORDER).run("--collect-only", "-q")
+    assert [line.partition("::")[2] for line in run.out.splitlines() if "::" in line] == [
+        "test_free[node0]", "test_free[node1]", "test_own[node0]",
+        "test_of_something_else",  # where it stands
+        "test_own[node1]", "test_needed[node0]", "test_needed[node1]", "test_in_need[node0]", "test_in_need[node1]",
+        "test_fabric", "test_together", "test_with_all[node0]", "test_with_all[node1]", "test_run",
+    ]  # fmt: skip
+
+
 CRASH = """
 import os, signal, threading
 import pytest
 
 
-@pytest.mark.criterion("memory")
+@pytest.mark.criterion("nodes")
+def test_health(node, qualify):
+    assert node.run("jobs:where") == [[0, 1, node.name]]
+    qualify.samples("calls", [1.0] * 6, unit="1", require=">= 1")
+
+
+@pytest.mark.criterion("memory", needs=["nodes"])
 def test_memory(measurement, qualify):
     qualify(measurement)
 
@@ -214,6 +260,7 @@ def test_a_worker_that_dies_frees_its_nodes_and_loses_one_test(tmp_path: Path) -
     site = prepared(tmp_path, CRASH)
     run = site.run("-n", "2")
     assert run.code == 1, run.out
+    assert run.verdicts("nodes") == ["PASS", "PASS"]
     assert set(run.verdicts("memory")) == {"PASS", "MEASURED"}, "what the dead worker had recorded is there"
     (crashed,) = [r["judgement"] for r in run.records if r["criterion"] == "fabric"]
     assert crashed["verdict"] == "ERROR"
@@ -221,11 +268,11 @@ def test_a_worker_that_dies_frees_its_nodes_and_loses_one_test(tmp_path: Path) -
     assert (site.path / "crashes").read_text() == "once ", "a test that ended its worker is not run again"
     assert run.verdicts("scaling")[0] == "PASS", "another worker got the nodes, and knew that memory had passed"
     assert run.verdicts("full_run") == ["BLOCKED"]
-    results = {case.get("name"): [e.tag for e in case if e.tag != "properties"] for case in ET.parse(
-        run.folder / "junit.xml").iter("testcase")}  # fmt: skip
+    cases = {str(case.get("name")): case for case in ET.parse(run.folder / "junit.xml").iter("testcase")}
+    results = {name: [e.tag for e in case if e.tag != "properties"] for name, case in cases.items()}
     assert results == {
-        "test_memory[ddp-2nodes]": [], "test_crash": ["error"], "test_scaling[ddp-2nodes]": [],
-        "test_full_run[ddp-2nodes]": ["skipped"],
+        "test_health[node0]": [], "test_health[node1]": [], "test_memory[ddp-2nodes]": [], "test_crash": ["error"],
+        "test_scaling[ddp-2nodes]": [], "test_full_run[ddp-2nodes]": ["skipped"],
     }  # fmt: skip
 
 
