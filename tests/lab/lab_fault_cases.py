@@ -70,8 +70,6 @@ KILLED = "was killed by SIGKILL"
 EVERYWHERE = (
     Fault(what="nothing", phase="before launch", plant=lambda site, host: nullcontext(), verdict="PASS", quick=True),
     # before launch
-    Fault(what="host is dead", phase="before launch", plant=lambda site, host: processes.kill_host(site.lab, host.name),
-          named="node2", words=UNREACHABLE, quick=True),
     Fault(what="older version of the package", phase="before launch",
           plant=lambda site, host: settings.old_version(host, "pytest_clusterqual", "0.0.1"),
           named="node2", words="node2 has pytest-clusterqual 0.0.1.*install the same version", quick=True),
@@ -161,6 +159,8 @@ EVERYWHERE = (
     Fault(what="link goes down", phase="end", plant=lambda site, host: network.link_down(host), verdict="PASS"),
 )  # fmt: skip
 SSH_ONLY = (
+    Fault(what="host is dead", phase="before launch", plant=lambda site, host: processes.kill_host(site.lab, host.name),
+          named="node2", words=UNREACHABLE, quick=True),
     Fault(what="ssh port rejected", phase="before launch",
           plant=lambda site, host: network.blocked_port(host, 22, how="reject"),
           named="node2", words="Connection refused: check that the host is up"),
@@ -185,6 +185,7 @@ def marked(launcher: str) -> list[Any]:
 def run(site: LabSite, fault: Fault) -> None:
     """Plant the fault at its phase and look at the end."""
     host = site.lab["node2"]
+    site.settle()
     struck = fault.test or TESTS.get(fault.phase, "test_collectives")
     tests = ("test_before", struck) if fault.phase in ("collective", "checkpoint") else (struck,)
     try:

@@ -175,6 +175,16 @@ class LabSite:
         )
         return Running(self, command, run)
 
+    def settle(self) -> None:
+        """Wait until Slurm has its nodes back after what was done to them."""
+        if self.launcher == "slurm":
+            states = ["sinfo", "--noheader", "--Node", "--partition", "debug", "--format", "%T"]
+            wait_until(
+                lambda: set(self.lab.login.run(states).stdout.split()) == {"idle"},
+                seconds=120,
+                what="all nodes being idle",
+            )
+
     def resume(self, folder: Path, *tests: str, timeout: float = 120) -> Ended:
         """Go on with a run of this site."""
         with self.start(*tests, options=("--qual-resume", str(folder))) as running:
