@@ -128,6 +128,7 @@ def _resume(path: Path, now: dict[str, Any]) -> RunFolder:
         if before != now[key]:
             what = "another text" if key == "project_file" else f"{before}, now {now[key]}"
             raise RunFolderError(f"{path}: cannot go on: {key} was {what}; start a new run without --qual-resume")
+    folder.merge()  # a killed controller leaves the parts of its workers
     folder.begin_attempt()
     return folder
 

@@ -5,9 +5,6 @@ Imported in a controller only; what a worker does stands in `run.py`.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 from typing import Any
 
@@ -48,7 +45,7 @@ class Controller:
         except BaseException:
             self._launcher.close()
             raise
-        self._workers: list[Any] = []
+        progress.clear()
         self._problem = ""
         self._ending = Ending(asked.project.name)
         self._sigterm = Sigterm()
@@ -62,7 +59,6 @@ class Controller:
             "folder": str(self._folder.path.absolute()), "part": node.workerinput["workerid"],
             "environ": self._launcher.allocation if isinstance(self._launcher, SlurmLauncher) else {},
         }  # fmt: skip
-        self._workers.append(node)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Scheduling:
@@ -94,7 +90,6 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # inside all others: nothing is reported before the workers ended
     def pytest_sessionfinish(self, session: pytest.Session) -> Any:
-        self._interrupt()
         done = yield
         try:
             self._folder.merge()
@@ -103,13 +98,6 @@ class Controller:
             folder, self._problem = self._folder, self._problem or str(error)
         session.exitstatus = self._ending.finish(folder, int(session.exitstatus), self._problem)
         return done
-
-    def _interrupt(self) -> None:
-        """Have workers that are still busy end their ranks; left alone, xdist would let them go on for 5 s."""
-        for worker in self._workers:
-            if not hasattr(worker, "workeroutput") and not worker.channel.isclosed():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.gateway._rinfo().pid, signal.SIGTERM)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._ending.print_summary(terminalreporter)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed.checkpoint import CheckpointException
 
-from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import Mark, RankRun, Span
 from pytest_clusterqual.model.workload import Layout, Workload
@@ -123,6 +123,11 @@ def run(
     work = from_json(Workload, workload, where="workload")
     kill_at = kill_step if kill_rank == ctx.global_rank and log.attempt == 0 else 0
     try:
+        if not Path(folder).is_dir():  # the session has made it
+            raise ClusterQualError(
+                f"{ctx.node} does not see the checkpoint folder {folder}: name one on storage that all nodes share, "
+                "with full_run.checkpoint.folder"
+            )
         data = ByteData.open(ctx, work)
         job = build(ctx, work, from_json(Layout, layout, where="layout"))
         group = _saving_group(ctx)

@@ -189,7 +189,8 @@ def test_torch_missing(site: Site) -> None:
     assert run.verdicts("memory") == ["ERROR"]
 
 
-def test_a_full_run_folder(site: Site) -> None:
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["plain", "spread"])
+def test_a_full_run_folder(site: Site, options: tuple[str, ...]) -> None:
     """The disk fills up: the run says so, names the folder, and what was recorded before stays readable."""
     code = (
         "import resource, sys, pytest\n"
@@ -199,7 +200,7 @@ def test_a_full_run_folder(site: Site) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     result = subprocess.run(
         [sys.executable, "-c", code, "--nodes=2", "--qual-run-dir=run", "-p", "no:cacheprovider",
-         "-k", "memory or fabric"],
+         "-k", "memory or fabric", *options],
         cwd=site.path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert result.returncode not in (0, -signal.SIGXFSZ), result.stdout

@@ -83,7 +83,7 @@ def reported(run: Run) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [((), ()), (("-n", "1"), ()), ((), ("-n", "1"))], ids=["plain", "from -n", "to -n"]
+    ("first", "second"), [((), ()), (("-n", "1"), ()), (("-n", "1"), ("-n", "1"))], ids=["plain", "from -n", "with -n"]
 )
 def test_what_was_measured_is_not_measured_again(cut: Site, first: tuple[str, ...], second: tuple[str, ...]) -> None:
     kill(cut, *first)
@@ -101,6 +101,7 @@ def test_what_was_measured_is_not_measured_again(cut: Site, first: tuple[str, ..
     }  # fmt: skip
     assert {record.measurement for record in folder.records()} == {None, *folder.measurements()}
     assert reported(run) == {name: [] for name in ALL}
+    assert not list(run.folder.glob("*-gw*.jsonl")), "what the workers wrote apart is together"
     assert "speedup" in run.out
     assert "peak" in run.out, "the table has what was measured before"
 

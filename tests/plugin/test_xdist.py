@@ -53,6 +53,14 @@ def test_alone(node, qualify):
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 1")
 
 
+def test_of_something_else():
+    pass
+
+
+def test_again(node):
+    node.run("jobs:where")
+
+
 def test_together(cluster, qualify):
     cluster.run("jobs:where")
     qualify.samples("calls", [1.0] * 6, unit="1", require=">= 2")
@@ -61,14 +69,6 @@ def test_together(cluster, qualify):
 @pytest.mark.criterion("memory")
 def test_memory(measurement, qualify):
     qualify(measurement)
-
-
-def test_of_something_else():
-    pass
-
-
-def test_after_something_else(node):
-    node.run("jobs:where")
 """
 JOBS = """
 import time
@@ -133,16 +133,14 @@ def spans(run: Run) -> dict[str, tuple[float, float, str]]:
 def test_no_node_is_used_by_two(runs: dict[str, Run], name: str) -> None:
     noted = spans(runs[name])
     for node in ("node0", "node1"):
-        mine = sorted(
-            noted[test] for test in (f"test_alone[{node}]", f"test_after_something_else[{node}]", *OF_ALL_NODES)
-        )
+        mine = sorted(noted[test] for test in (f"test_alone[{node}]", f"test_again[{node}]", *OF_ALL_NODES))
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine)), noted
 
 
 def test_tests_of_the_same_nodes_stay_in_one_worker(runs: dict[str, Run]) -> None:
     worker = {test: span[2] for test, span in spans(runs["spread"]).items()}
-    assert worker["test_alone[node0]"] == worker["test_after_something_else[node0]"]
-    assert worker["test_alone[node1]"] == worker["test_after_something_else[node1]"]
+    assert worker["test_alone[node0]"] == worker["test_again[node0]"]
+    assert worker["test_alone[node1]"] == worker["test_again[node1]"]
     assert worker["test_together"] == worker["test_memory[ddp-2nodes]"]
     launches = {log.name.partition("-")[0] for log in (runs["spread"].folder / "ranks").iterdir()}
     assert len(launches) == 3, "ranks stay warm from one test to the next"
