@@ -88,7 +88,7 @@ def test_spans_of_one_attempt_do_not_overlap_and_lie_within_the_run(tmp_path: Pa
         assert all(span.start < span.end for span in spans)
         assert spans[0].kind == "init"
         # The kernel knows the start of a process to a tick of 10 ms.
-    assert before - 0.01 <= spans[0].start == result.began
+        assert before - 0.01 <= spans[0].start == result.began
         assert result.ended <= time.monotonic()
         busy = sum(span.end - span.start for span in spans)
         assert busy > 0.95 * (spans[-1].end - spans[0].start)
