@@ -280,6 +280,7 @@ def test_own_tests(site: Site) -> None:
     assert {r["test"]: r["judgement"]["verdict"] for r in run.records if r["criterion"] == "own"} == {
         "test_own.py::test_own_samples": "PASS", "test_own.py::test_own_samples_red": "FAIL",
         "test_own.py::test_too_few": "UNDECIDED", "test_own.py::test_nan": "ERROR",
+        "test_own.py::test_a_dead_rank": "ERROR",
     }  # fmt: skip
     assert "rank 1 on node1 was killed by SIGKILL" in run.out
     assert run.code == 1
