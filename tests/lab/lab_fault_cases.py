@@ -63,7 +63,7 @@ def agent() -> processes.Match:
 
 
 UNREACHABLE = (
-    "not (?:been heard of|responding|answer)|Connection timed out|No route to host|closed by remote host|failure"
+    "not (?:been heard of|responding|answer)|timed out|No route to host|closed by remote host|send disconnect|failure"
 )
 KILLED = "was killed by SIGKILL"
 # `host` is node2; rank 1 sits there.
