@@ -26,6 +26,7 @@ lab-packages:
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 $(VENV)/.installed: pyproject.toml constraints.txt
