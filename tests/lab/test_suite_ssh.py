@@ -27,7 +27,7 @@ def test_the_whole_suite_passes_on_two_hosts(lab: Lab) -> None:
 
 @pytest.mark.parametrize("launcher", ["ssh", "mpi"])
 def test_a_part_of_the_suite_passes(launcher: str, lab: Lab) -> None:
-    part = "nodes or (memory and ddp) or all_reduce or send_recv"
+    part = "test_nodes or (test_memory and ddp) or (test_fabric and (all_reduce or send_recv))"
     with nothing_left(lab, seconds=10):
         suite = run_suite(
             lab, f"part-{launcher}", "--qual-hosts", lab.hosts_arg, "--qual-launcher", launcher, "-k", part
