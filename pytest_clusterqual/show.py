@@ -29,7 +29,10 @@ class ProgressLine:
         now = time.monotonic()
         if progress.what != self._what:
             self._what, self._since = progress.what, now
-            self._last = min(self._last, now)
+            if (
+                not progress.ranks
+            ):  # something is waited for before anything runs: news, also where there is no terminal
+                self._last = now - _ELSEWHERE
         every = _ON_TERMINAL if self._terminal else _ELSEWHERE
         if self._writer is None or now - self._since < _QUIET or now - self._last < every:
             return

@@ -36,8 +36,8 @@ def _told() -> Generator[None, None, None]:
     try:
         yield
     except Impossible as reason:
-        if os.environ.get("CLUSTERQUAL_LAB") in ("required", "full"):
-            pytest.fail(f"the lab is asked for (CLUSTERQUAL_LAB), but {reason}", pytrace=False)
+        if (asked := os.environ.get("CLUSTERQUAL_LAB")) in ("required", "full"):
+            pytest.fail(f"CLUSTERQUAL_LAB={asked}, but {reason}", pytrace=False)
         raise
 
 

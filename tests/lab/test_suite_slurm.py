@@ -37,8 +37,8 @@ def test_the_whole_suite_passes_on_two_hosts(before: tuple[str, ...], lab: Lab) 
 def test_a_part_of_the_suite_passes(before: tuple[str, ...], lab: Lab) -> None:
     with nothing_left(lab, seconds=20):
         suite = run_suite(
-            lab, f"part-{len(before)}", "--qual-launcher", "slurm", "--nodes", "2", "-k", "test_nodes or (test_memory and ddp)",
-            before=before,
+            lab, f"part-{len(before)}", "--qual-launcher", "slurm", "--nodes", "2",
+            "-k", "test_nodes or (test_memory and ddp)", before=before,
         )  # fmt: skip
     assert suite.code == 0, suite.out[-6000:]
     assert suite.verdicts == dict.fromkeys(("nodes", "memory"), "PASS")
