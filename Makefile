@@ -5,7 +5,7 @@ NODES ?= 2
 ARGS ?=
 BIN := $(VENV)/bin
 LAB_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge openmpi-bin iproute2 nftables \
-	ethtool e2fsprogs gcc libc6-dev
+	ethtool e2fsprogs gcc libc6-dev python3-venv
 
 .PHONY: qualify test lab lab-packages lint clean
 
@@ -16,7 +16,7 @@ test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest tests/ $(ARGS)
 
 # All faults and whole qualifications on several real hosts of this machine; as root. See docs/faults.md.
-lab: $(VENV)/.installed
+lab: lab-packages $(VENV)/.installed
 	CLUSTERQUAL_LAB=full $(BIN)/python -m pytest tests/lab $(ARGS)
 
 # What the lab needs, on Debian; as root.

@@ -147,22 +147,27 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
+def _piped(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a command with pipes to its three streams; reading what it says never waits."""
+    try:
+        process = subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+    assert process.stdout is not None and process.stderr is not None
+    for stream in (process.stdout, process.stderr):
+        os.set_blocking(stream.fileno(), False)
+    return process
+
+
 class Held:
     """A command that holds something (an allocation) for as long as its standard input is open."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        try:
-            self._process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+        self._process = _piped(argv)
         self.said = ""
         self.complained = ""
-        assert self._process.stdout is not None and self._process.stderr is not None
-        for stream in (self._process.stdout, self._process.stderr):
-            os.set_blocking(stream.fileno(), False)
 
     def poll(self) -> int | None:
         """Read what it printed into `said` and `complained`; return its exit code once it has ended."""
@@ -181,7 +186,11 @@ class Held:
             process.wait(grace)
         except subprocess.TimeoutExpired:
             process.terminate()  # salloc passes it on and gives the allocation back
-            process.wait(grace)
+            try:
+                process.wait(grace)
+            except subprocess.TimeoutExpired:
+                process.kill()  # Slurm then notices by itself that nobody holds the allocation
+                process.wait()
         process.stdout.close()
         process.stderr.close()
 
@@ -214,18 +223,9 @@ class Dialogue:
 
     def __init__(self, argv: Sequence[str], first: bytes) -> None:
         """Start it and send `first`."""
-        try:
-            self._process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from None
+        self._process = _piped(argv)
         self._unread = b""
         self._complained = b""
-        assert self._process.stdout is not None and self._process.stderr is not None
-        for stream in (self._process.stdout, self._process.stderr):
-            os.set_blocking(stream.fileno(), False)
         self.send(first)
 
     def send(self, data: bytes) -> None:
