@@ -14,7 +14,7 @@ from lab_hosts import Lab
 
 from pytest_clusterqual.runs import RunFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.lab(hosts=4)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.lab(hosts=4)]
 
 SECONDS = 20.0  # of each test of a single node, whatever else the machine does; long against the start of ranks
 
