@@ -18,7 +18,7 @@ def nodes_site(site: Site) -> Site:
 
 def run(site: Site, topology: dict[str, Any] | None) -> Any:
     site.configure({"topology": topology})
-    return site.run("test_nodes.py")
+    return site.run("test_nodes.py::test_nodes")
 
 
 def test_nodes_that_keep_every_promise_pass_and_no_rank_was_started(nodes_site: Site) -> None:
