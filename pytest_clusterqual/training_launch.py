@@ -18,6 +18,7 @@ from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.measurement import RankRun
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
+from pytest_clusterqual.trouble import tells_of_a_lost_peer
 from pytest_clusterqual.wire import Wire
 from pytest_clusterqual.world import Progress, RankResult
 
@@ -136,6 +137,8 @@ def _failure(launch: Launch, what: str, *, late: bool) -> JobError:
         for local_rank, code in process.agent_saw().items()
     }
     killed = {where: code for where, code in exits.items() if code < 0 and code != -signal.SIGTERM}
+    victims = {process.node.name for process in launch.processes if tells_of_a_lost_peer(process.tail(3000))}
+    exits = {where: code for where, code in exits.items() if where[1] not in victims} or exits
     stopped: list[str] = []
     if not gone and not killed:
         # Those who failed may only have lost a peer: look at who is still there.

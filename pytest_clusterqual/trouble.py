@@ -21,6 +21,11 @@ _PEER_IS_GONE = (
 )
 
 
+def tells_of_a_lost_peer(text: str) -> bool:
+    """True if what was printed or raised is what a rank says when another one is gone."""
+    return any(words in text for words in _PEER_IS_GONE)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """What one rank said about a job; all defaults: it said nothing."""
@@ -46,7 +51,7 @@ class Answer:
     @property
     def consequence(self) -> bool:
         """True if the error only says that a peer went away."""
-        return any(words in self.error for words in _PEER_IS_GONE)
+        return tells_of_a_lost_peer(self.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
