@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_clusterqual import measuring
-from pytest_clusterqual.errors import JobError, MeasurementError
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
@@ -138,7 +138,7 @@ def measure(session: Session, case: Case) -> Measurement:
             sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), project, project.fabric.budget
         )
         if worth_asking(measurement, _judged(project, measurement)):
-            with suppress(JobError):  # a pair that hangs takes nothing away from what was measured
+            with suppress(ClusterQualError):  # a pair that hangs takes nothing away from what was measured
                 return measuring.pairs(session, measurement, arrangement=case.rank_map)
         return measurement
     assert project.scaling is not None

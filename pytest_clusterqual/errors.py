@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 
 class ClusterQualError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    `culprits` names the nodes (``node1``) or ranks (``rank 1 on node1``) that the evidence points at.
+    """
+
+    def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:
+        self.culprits = tuple(culprits)
+        super().__init__(message)
 
 
 class ProjectFileError(ClusterQualError):
@@ -33,14 +40,7 @@ class ReadError(ClusterQualError):
 
 
 class LaunchError(ClusterQualError):
-    """The ranks could not be started, or the world that formed is not the one asked for.
-
-    `culprits` names the nodes, or the ranks, that the evidence points at.
-    """
-
-    def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:
-        self.culprits = tuple(culprits)
-        super().__init__(message)
+    """The ranks could not be started, or the world that formed is not the one asked for."""
 
 
 class ChannelError(ClusterQualError):
@@ -48,14 +48,7 @@ class ChannelError(ClusterQualError):
 
 
 class JobError(ClusterQualError):
-    """A job did not give a usable result on every rank.
-
-    `culprits` names the ranks the evidence points at, as ``rank 1 on node1``.
-    """
-
-    def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:
-        self.culprits = tuple(culprits)
-        super().__init__(message)
+    """A job did not give a usable result on every rank."""
 
 
 class MeasurementError(ClusterQualError):

@@ -277,7 +277,7 @@ class Qualification:
                 Finding(suspect=culprit, kind="failed rank" if culprit.startswith("rank") else "failed node",
                         evidence=reason.splitlines()[0],
                         check_next=f"the end of its log in {self.folder.path / 'ranks'}")
-                for culprit in getattr(error, "culprits", ())
+                for culprit in error.culprits
             )  # fmt: skip
         declared = plugin.criterion_of(item)
         judgement = without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)

@@ -47,7 +47,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the session decides; it speaks through standard input
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    line = sys.stdin.buffer.readline()  # the session writes one line, then nothing: no byte is lost in the buffer
+    with open(0, "rb", buffering=0, closefd=False) as lifeline:  # no buffer: what follows the line is for `_watch`
+        line = lifeline.readline()
     if not line:
         return 0
     order: dict[str, Any] = json.loads(line)

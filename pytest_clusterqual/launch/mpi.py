@@ -6,11 +6,10 @@ One mpirun a node starts one guard there, as ssh would; MPI itself carries no me
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
-from pytest_clusterqual.launch.plan import NO_PYTHON, NodePlan, choose, explained, first_address
+from pytest_clusterqual.launch.plan import NO_PYTHON, NodePlan, Remote, choose, first_address
 from pytest_clusterqual.launch.ssh import SAYINGS as SSH_SAYINGS
 
 _SAYINGS = (
@@ -22,27 +21,14 @@ _SAYINGS = (
 )  # fmt: skip
 
 
-class MpiLauncher:
+class MpiLauncher(Remote):
     """`hosts` as mpirun knows them; the nodes reach the session at `address`."""
 
-    simulated = False
-    oversubscribed = False
-    heartbeat = 30.0
+    sayings = _SAYINGS
 
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        *,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        interface: str | None = None,
-        address: str | None = None,
-        python: str | None = None,
-    ) -> None:
+    def __init__(self, hosts: Sequence[str], **options: Any) -> None:
+        super().__init__(**options)
         self._hosts = tuple(hosts)
-        self.device = device
-        self.interface = interface
-        self.address = address or ""
-        self.python = python or sys.executable
 
     def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
         """The first `count` hosts, and the address at which they reach this machine."""
@@ -58,10 +44,3 @@ class MpiLauncher:
             "--mca", "plm_rsh_args", "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10",
             *program,
         ]  # fmt: skip
-
-    def explain(self, said: str) -> str:
-        """mpirun's own complaint, or that of the ssh below it."""
-        return explained(said, _SAYINGS)
-
-    def close(self) -> None:
-        """Nothing was taken."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -88,6 +89,36 @@ class Launcher(Protocol):
     def close(self) -> None:
         """Give back what `nodes` took."""
         ...
+
+
+class Remote:
+    """What the launchers that reach other machines have in common; they know `sayings` (pattern, remedy)."""
+
+    simulated = False
+    oversubscribed = False
+    heartbeat = 30.0
+    sayings: Sequence[tuple[str, str]] = ()
+
+    def __init__(
+        self,
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        interface: str | None = None,
+        address: str | None = None,
+        python: str | None = None,
+    ) -> None:
+        self.device = device
+        self.interface = interface
+        self.address = address or ""
+        self.python = python or sys.executable
+
+    def explain(self, said: str) -> str:
+        """The complaint of what lies between the session and the node, and what to do about it."""
+        found = ((re.search(pattern, said), remedy) for pattern, remedy in self.sayings)
+        return next((f"{match[0].strip()}: {remedy}" for match, remedy in found if match), "")
+
+    def close(self) -> None:
+        """Nothing was taken."""
 
 
 GUARD = ("-m", "pytest_clusterqual.launch.guard")
@@ -179,14 +210,6 @@ def first_address(nodes: Sequence[NodePlan]) -> str:
         if nodes[0].host.partition(".")[0] == socket.gethostname().partition(".")[0]:
             return own_place(None, [node.host for node in nodes[1:]])[0]  # the session runs on the first node itself
         raise LaunchError(f"{error}; set launcher.address to an address of this machine that they can reach") from None
-
-
-def explained(said: str, sayings: Sequence[tuple[str, str]]) -> str:
-    """The first of `sayings` (pattern, remedy) found in what was printed, as one sentence; empty if none is."""
-    for pattern, remedy in sayings:
-        if found := re.search(pattern, said):
-            return f"{found[0].strip()}: {remedy}"
-    return ""
 
 
 def split(items: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:

@@ -12,10 +12,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any
 
 from pytest_clusterqual.errors import LaunchError
-from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, choose, explained, first_address
+from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, Remote, choose, first_address
 from pytest_clusterqual.launch.process import Held, ask
 
 _HOLD = (
@@ -42,35 +42,27 @@ _SAYINGS = (
 )  # fmt: skip
 
 
-class SlurmLauncher:
+class SlurmLauncher(Remote):
     """`options` are salloc's, for use outside an allocation: ``{"partition": "gpu", "time": "02:00:00"}``."""
 
-    simulated = False
-    oversubscribed = False
-    heartbeat = 30.0
+    sayings = _SAYINGS
 
     def __init__(
         self,
         *,
         options: Mapping[str, str | bool] | None = None,
         queue_timeout: float = 86400.0,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        interface: str | None = None,
-        address: str | None = None,
-        python: str | None = None,
         environ: Mapping[str, str] = os.environ,
         tell: Callable[[str], None] = lambda text: None,
+        **common: Any,
     ) -> None:
+        super().__init__(**common)
         self._options = dict(options or {})
         self._queue_timeout = queue_timeout
         self._tell = tell
         self._held: Held | None = None
         self._job = environ.get("SLURM_JOB_ID", "")
         self._node_list = environ.get("SLURM_JOB_NODELIST", "")
-        self.device = device
-        self.interface = interface
-        self.address = address or ""
-        self.python = python or sys.executable
 
     def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
         """`count` nodes of the allocation, which is asked for first if there is none.
@@ -133,10 +125,6 @@ class SlurmLauncher:
             "srun", f"--jobid={self._job}", f"--nodelist={node.host}", "--nodes=1", "--ntasks=1", "--overlap",
             "--cpu-bind=none", "--mem=0", "--unbuffered", "--job-name=clusterqual", *program,
         ]  # fmt: skip
-
-    def explain(self, said: str) -> str:
-        """Slurm's own complaint, and what to do about it."""
-        return explained(said, _SAYINGS)
 
     def close(self) -> None:
         """Give back an allocation that was made here; one that was there before stays."""

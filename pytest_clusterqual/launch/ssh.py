@@ -8,11 +8,10 @@ loopback here and there, needs no open port, and works behind a jump host.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
-from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, choose, explained
+from pytest_clusterqual.launch.plan import NO_PACKAGE, NO_PYTHON, NodePlan, Remote, choose
 
 # Never ask for anything, know the host, notice a dead connection in 15 s, have a connection of our own.
 OPTIONS = (
@@ -40,28 +39,15 @@ SAYINGS = (
 )  # fmt: skip
 
 
-class SshLauncher:
+class SshLauncher(Remote):
     """`hosts` as ssh knows them. With `address` the nodes reach the session there instead of through ssh."""
 
-    simulated = False
-    oversubscribed = False
-    heartbeat = 30.0
+    sayings = SAYINGS
 
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        *,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        interface: str | None = None,
-        address: str | None = None,
-        python: str | None = None,
-    ) -> None:
+    def __init__(self, hosts: Sequence[str], *, address: str | None = None, **options: Any) -> None:
+        super().__init__(address=address or "127.0.0.1", **options)
         self._hosts = tuple(hosts)
         self._tunnel = address is None
-        self.device = device
-        self.interface = interface
-        self.address = address or "127.0.0.1"
-        self.python = python or sys.executable
 
     def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
         """The first `count` hosts."""
@@ -76,10 +62,3 @@ class SshLauncher:
             address, port = store
             argv += ["-R", f"{address}:{port}:{address}:{port}"]
         return [*argv, "--", node.host, shlex.join(program)]
-
-    def explain(self, said: str) -> str:
-        """ssh's own complaint, and what to do about it."""
-        return explained(said, SAYINGS)
-
-    def close(self) -> None:
-        """Nothing was taken."""

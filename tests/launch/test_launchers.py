@@ -18,7 +18,7 @@ from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.mpi import MpiLauncher
 from pytest_clusterqual.launch.plan import GUARD, OWN_ADDRESS, LaunchPlan, NodePlan, choose, guard_order, torchrun
 from pytest_clusterqual.launch.slurm import SlurmLauncher, salloc
-from pytest_clusterqual.launch.ssh import SAYINGS, SshLauncher
+from pytest_clusterqual.launch.ssh import SshLauncher
 from pytest_clusterqual.launch.surveys import survey
 from pytest_clusterqual.model.project import LauncherOptions
 
@@ -131,7 +131,6 @@ def test_what_ssh_says_gets_a_remedy(said: str, told: str) -> None:
 @pytest.mark.parametrize("said", ["", "Traceback (most recent call last):\nRuntimeError: boom", "exit code 255"])
 def test_what_a_command_says_is_not_taken_for_ssh(said: str) -> None:
     assert SshLauncher(["h"]).explain(said) == ""
-    assert len(SAYINGS) > 10
 
 
 @pytest.mark.parametrize(
