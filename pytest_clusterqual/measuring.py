@@ -15,12 +15,9 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import (
     Conditions,
-    FabricMeasurement,
     FullRunMeasurement,
     MemoryMeasurement,
     NodesMeasurement,
-    PairTiming,
-    RankFabric,
     RankMemory,
     RankTraining,
     ScalingMeasurement,
@@ -33,17 +30,11 @@ from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
 
 T = TypeVar("T")
-_SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
-_PAIR_BYTES = (16 << 20, 4 << 20, 1 << 20)  # the first that moves in `_PAIR_SECONDS` at the collective's pace
-_PAIR_SECONDS = 0.25
-_PAIR_REPEATS = 5
-# Enough partners for every node of a large cluster, and few enough for a slow one.
-_MOST_PARTNERS, _LEAST_PARTNERS = 31, 3
 
 
 def nodes(session: Session) -> NodesMeasurement:
     """What every node is made of; no rank is started for it."""
-    began = _Clock()
+    began = Clock()
     found = tuple(session.hardware.values())
     return NodesMeasurement(nodes=found, started=began.wall, seconds=began.seconds)
 
@@ -51,73 +42,15 @@ def nodes(session: Session) -> NodesMeasurement:
 def memory(session: Session, layout: Layout) -> MemoryMeasurement:
     """Peak memory of the exact job on all nodes, in fresh processes."""
     assert session.project.memory is not None
-    began = _Clock()
+    began = Clock()
     session.forget_samples()
     args = {**_job_args(session, layout), "steps": session.project.memory.steps}
     results = session.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
     ranks = tuple(parse(RankMemory, result, session.places) for result in results)
-    conditions = _conditions(
+    conditions = conditions_of(
         session, results, layout=layout.name, workload=_fingerprint(session, [r.data_digest for r in ranks])
     )
     return MemoryMeasurement(conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds)
-
-
-def fabric(
-    session: Session,
-    collective: str,
-    group: str,
-    *,
-    rounds: int,
-    arrangement: Arrangement | None = None,
-    before: FabricMeasurement | None = None,
-) -> FabricMeasurement:
-    """`rounds` passes over all sizes of one collective, added to those made `before`."""
-    assert session.project.fabric is not None
-    began = _Clock()
-    if before is None:
-        session.forget_samples()
-    args = {
-        "collective": collective, "group": group, "sizes": list(session.project.fabric.sizes),
-        "seconds": _SAMPLE_SECONDS,
-    }  # fmt: skip
-    made: list[tuple[RankFabric, ...]] = []
-    everything: list[RankResult] = []
-    for done in range(rounds):
-        results = session.run(
-            "pytest_clusterqual.rank.collectives:sweep", args, arrangement=arrangement,
-            what=f"{collective} in {group}", progress=(done, rounds),
-        )  # fmt: skip
-        made.append(tuple(parse(RankFabric, result, session.places) for result in results))
-        everything += results
-    conditions = _conditions(session, everything, collective=collective, group=group, rank_map=_name(arrangement))
-    return FabricMeasurement(
-        conditions=_heavier(conditions, before.conditions if before else None),
-        rounds=(before.rounds if before else ()) + tuple(made),
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0),
-    )
-
-
-def pairs(
-    session: Session, measurement: FabricMeasurement, *, arrangement: Arrangement | None = None
-) -> FabricMeasurement:
-    """The same measurement with what every pair of nodes can exchange, each on its own.
-
-    It should take no more than half of the job timeout: where the links are too slow or the nodes
-    too many for that, each node meets some of the others only.
-    """
-    began = _Clock()
-    size, partners = _pair_plan(measurement, session.project.launcher.job_timeout / 2)
-    args = {"size": size, "repeats": _PAIR_REPEATS, "partners": partners}
-    results = session.run(
-        "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes"
-    )
-    received = [parse(tuple[PairTiming, ...], result, session.places) for result in results]
-    return replace(
-        measurement,
-        pairs=tuple(timing for timings in received for timing in timings),
-        seconds=measurement.seconds + began.seconds,
-    )
 
 
 def scaling(
@@ -131,7 +64,7 @@ def scaling(
 ) -> ScalingMeasurement:
     """The fixed work on each number of nodes in `points`, `repeats` times, interleaved."""
     assert session.project.scaling is not None
-    began = _Clock()
+    began = Clock()
     if before is None:
         session.forget_samples()
     args = {**_job_args(session, layout), "warmup": session.project.scaling.warmup_steps}
@@ -152,12 +85,12 @@ def scaling(
             assert conditions is not None
             runs.append(ScalingRun(conditions=conditions, ranks=ranks))
             everything += results
-    conditions = _conditions(
+    conditions = conditions_of(
         session, everything, nodes=max(points), layout=layout.name, workload=runs[-1].conditions.workload,
-        rank_map=_name(arrangement),
+        rank_map=map_name(arrangement),
     )  # fmt: skip
     return ScalingMeasurement(
-        conditions=_heavier(conditions, before.conditions if before else None),
+        conditions=heavier(conditions, before.conditions if before else None),
         runs=(before.runs if before else ()) + tuple(runs),
         started=before.started if before else began.wall,
         seconds=began.seconds + (before.seconds if before else 0.0),
@@ -168,7 +101,7 @@ def full_run(session: Session, layout: Layout) -> FullRunMeasurement:
     """One complete run under torchrun's own restart, with the failure the plan asks for."""
     plan = session.project.full_run
     assert plan is not None
-    began = _Clock()
+    began = Clock()
     session.forget_samples()
     steps = plan.steps or session.project.workload.steps
     folder = session.checkpoint_folder()
@@ -192,7 +125,9 @@ def full_run(session: Session, layout: Layout) -> FullRunMeasurement:
         shutil.rmtree(folder, ignore_errors=True)
     workload = _fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
     return FullRunMeasurement(
-        conditions=_conditions(session, trained.results, places=trained.places, layout=layout.name, workload=workload),
+        conditions=conditions_of(
+            session, trained.results, places=trained.places, layout=layout.name, workload=workload
+        ),
         ranks=trained.runs, mode=plan.checkpoint_mode, steps=steps,
         tokens_per_step=session.project.workload.tokens_per_step, kill_step=args["kill_step"],
         started=began.wall, seconds=began.seconds,
@@ -211,15 +146,6 @@ def parse(kind: type[T], result: RankResult, places: Sequence[RankPlace]) -> T:
         raise MeasurementError(str(error)) from None
 
 
-def _pair_plan(measurement: FabricMeasurement, seconds: float) -> tuple[int, int]:
-    """Message size and number of partners with which pairs take so many `seconds`, at the pace of the collective."""
-    largest = [rank.timings[-1] for rank in measurement.rounds[-1] if rank.timings]
-    pace = max(max(timing.seconds) / timing.bytes for timing in largest)
-    size = next((size for size in _PAIR_BYTES if size * pace <= _PAIR_SECONDS), _PAIR_BYTES[-1])
-    messages = 2 * (_PAIR_REPEATS + 1)  # both ways, and a warm-up
-    return size, max(_LEAST_PARTNERS, min(int(seconds / (messages * size * pace)), _MOST_PARTNERS))
-
-
 def _job_args(session: Session, layout: Layout) -> dict[str, Any]:
     return {"workload": to_json(session.project.workload), "layout": to_json(layout)}
 
@@ -231,25 +157,25 @@ def _fingerprint(session: Session, digests: Sequence[str], places: Sequence[Rank
     return session.project.workload.fingerprint(versions=versions, data_digest=digests[0])
 
 
-def _conditions(session: Session, results: Sequence[RankResult], **what: Any) -> Conditions:
+def conditions_of(session: Session, results: Sequence[RankResult], **what: Any) -> Conditions:
     """The conditions of a whole measurement, with what the nodes told of themselves meanwhile."""
     conditions = session.conditions(results, telemetry=session.telemetry(), **what)
     assert conditions is not None  # results came from ranks
     return conditions
 
 
-def _heavier(now: Conditions, before: Conditions | None) -> Conditions:
+def heavier(now: Conditions, before: Conditions | None) -> Conditions:
     """The conditions of a continued measurement: the heavier load of its parts counts."""
     if before is None or before.load is None or (now.load and now.load.other_cpu >= before.load.other_cpu):
         return now
     return replace(now, load=before.load)
 
 
-def _name(arrangement: Arrangement | None) -> str | None:
+def map_name(arrangement: Arrangement | None) -> str | None:
     return arrangement if arrangement is None or isinstance(arrangement, str) else "explicit"
 
 
-class _Clock:
+class Clock:
     def __init__(self) -> None:
         self.wall = time.time()
         self._began = time.monotonic()

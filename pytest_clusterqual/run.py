@@ -9,9 +9,9 @@ from datetime import date
 
 import pytest
 
-from pytest_clusterqual import criteria, plugin
+from pytest_clusterqual import cases, criteria, plugin
 from pytest_clusterqual.asked import import_path, open_folder, read_asked
-from pytest_clusterqual.criteria import Case
+from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.judge.gates import Outcome, gate
@@ -58,9 +58,7 @@ class Qualification:
 
     def parametrize(self, metafunc: pytest.Metafunc, criterion: str) -> None:
         """One test a case of the criterion; a case that cannot be asked on this world is skipped in sight."""
-        cases = criteria.cases(
-            self.project, criterion, nodes=self.asked.nodes, nproc_per_node=self.asked.nproc_per_node
-        )
+        found = cases.cases(self.project, criterion, nodes=self.asked.nodes, nproc_per_node=self.asked.nproc_per_node)
         metafunc.parametrize(
             "case",
             [
@@ -68,7 +66,7 @@ class Qualification:
                     case, id=str(case),
                     marks=pytest.mark.skip(reason=case.inapplicable) if case.inapplicable else (),
                 )
-                for case in cases
+                for case in found
             ],
             indirect=True,
         )  # fmt: skip

@@ -22,11 +22,12 @@ from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.lines import Line
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import MEASUREMENTS, Measurement
+from pytest_clusterqual.model.measurement import CRITERIA, MEASUREMENTS, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Record
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
 TESTS = "tests.json"
+_KINDS = {kind: name for name, kind in MEASUREMENTS.items()}
 
 _RECORDED_VARIABLES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SLURM_", "OMP_")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSW|PASSPHRASE|JWT|CREDENTIAL", re.IGNORECASE)
@@ -202,6 +203,7 @@ class RunFolder:
             "id": identity,
             "test": test,
             "criterion": criterion,
+            "kind": _KINDS[type(measurement)],
             "measurement": to_json(measurement),
         }
         self._measurements[identity] = (test, criterion, measurement)
@@ -354,17 +356,21 @@ def _read_environment(path: Path) -> dict[str, Any]:
 
 def _add_unique(into: dict[str, tuple[str, str, Measurement]], where: str, value: dict[str, Any]) -> None:
     names = [value.get(key) for key in ("id", "test", "criterion")]
-    if set(value) != {"schema", "id", "test", "criterion", "measurement"} or not all(isinstance(n, str) for n in names):
+    wanted = {"schema", "id", "test", "criterion", "kind", "measurement"}
+    if set(value) not in (wanted, wanted - {"kind"}) or not all(isinstance(name, str) for name in names):
         raise RunFolderError(
             f"{where}: got the fields {', '.join(value)}, "
-            "want schema, id, test, criterion, measurement; restore the file"
+            "want schema, id, test, criterion, kind, measurement; restore the file"
         )
     identity, test, criterion = map(str, names)
     if not re.fullmatch(r"(?:gw\d+-)?m\d{4,9}", identity) or identity in into:
         raise RunFolderError(f"{where}: id: got {identity!r}, want an id such as 'm0001' that no other line has")
-    if criterion not in MEASUREMENTS:
-        raise RunFolderError(f"{where}: criterion: got {criterion!r}, want {', '.join(MEASUREMENTS)}")
-    measurement = _strictly(MEASUREMENTS[criterion], value["measurement"], f"{where}: measurement")
+    if criterion not in CRITERIA:
+        raise RunFolderError(f"{where}: criterion: got {criterion!r}, want {', '.join(CRITERIA)}")
+    kind = value.get("kind", criterion)  # the first version had one kind a criterion
+    if kind not in MEASUREMENTS:
+        raise RunFolderError(f"{where}: kind: got {kind!r}, want {', '.join(MEASUREMENTS)}")
+    measurement = _strictly(MEASUREMENTS[kind], value["measurement"], f"{where}: measurement")
     into[identity] = (test, criterion, measurement)
 
 

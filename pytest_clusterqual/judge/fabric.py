@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.expected import Expected, expected_busbw
 from pytest_clusterqual.judge.judgement import (
     Case,
     applicable,
@@ -20,7 +19,9 @@ from pytest_clusterqual.judge.judgement import (
 )
 from pytest_clusterqual.judge.pairs import point_at_links
 from pytest_clusterqual.judge.statistics import median, median_interval, slowest
+from pytest_clusterqual.model.expected import Expected, expected_busbw
 from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, RankFabric
+from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 from pytest_clusterqual.model.topology import Links
@@ -68,7 +69,7 @@ def busbw_factor(collective: str, n: int) -> float:
     return factors[collective]
 
 
-def judge_fabric(m: FabricMeasurement, requirements: Iterable[Requirement], links: Links) -> tuple[Judgement, ...]:
+def judge_fabric(m: FabricMeasurement, plan: FabricPlan) -> tuple[Judgement, ...]:
     """Judge the correctness of the results, then every size: busbw and algbw (B/s), latency (s).
 
     A sample is as slow as the slowest rank of all groups; a round is the median of its samples,
@@ -79,7 +80,7 @@ def judge_fabric(m: FabricMeasurement, requirements: Iterable[Requirement], link
     Raises:
         MeasurementError: a rank, a round, a size or a positive time is missing; it names rank and size.
     """
-    requirements = tuple(requirements)
+    requirements, links = plan.require, plan.links
     sizes = _sizes(m)
     judgements = [_correctness(m)]
     worst = max(sizes, key=_slowness)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.model.requirement import Op, Requirement
 from pytest_clusterqual.model.topology import Links
@@ -19,10 +20,16 @@ from pytest_clusterqual.model.workload import Layout, Workload
 
 LauncherKind = Literal["local", "ssh", "slurm", "mpi"]
 LAUNCHERS: tuple[LauncherKind, ...] = ("local", "ssh", "slurm", "mpi")
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
-GroupKind = Literal["intra_node", "inter_node", "world"]
-COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-GROUPS: tuple[GroupKind, ...] = ("intra_node", "inter_node", "world")
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "send_recv", "broadcast"
+]
+COLLECTIVES: tuple[Collective, ...] = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "send_recv", "broadcast",
+)  # fmt: skip
+# `layouts` stands for the groups that the layouts of the file make, such as ``tp2.tensor``.
+GroupKind = Literal["intra_node", "inter_node", "rails", "world", "layouts"]
+GROUPS: tuple[GroupKind, ...] = ("intra_node", "inter_node", "rails", "world", "layouts")
+Engine = Literal["torch", "nccl-tests"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,14 +117,23 @@ class MemoryPlan:
 class FabricPlan:
     """Sizes in bytes. `budget` is the seconds one test may measure before it must conclude.
 
-    Each of `rank_maps` gives tests of its own; without any the launcher's is used.
+    `collectives` None: those that the layouts need, and broadcast. `traffic` adds the message sizes
+    of the layouts to `sizes`. `algorithm` is what the expected level is derived for. `pairs` gives
+    a test of all pairs of nodes. Each of `rank_maps` gives tests of its own, and two or more a
+    comparison; without any the launcher's is used. `synchronization` names the layouts whose step
+    is taken apart.
     """
 
-    collectives: tuple[Collective, ...] = COLLECTIVES
+    collectives: tuple[Collective, ...] | None = None
     groups: tuple[GroupKind, ...] = GROUPS
     sizes: tuple[int, ...] = ()
+    traffic: bool = True
     links: Links = field(default_factory=Links)
+    algorithm: Algorithm = "ring"
+    engine: Engine = "torch"
+    pairs: bool = False
     rank_maps: tuple[Strategy, ...] = ()
+    synchronization: tuple[str, ...] = ()
     require: tuple[Requirement, ...] = ()
     budget: float = 20.0
 

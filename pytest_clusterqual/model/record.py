@@ -55,12 +55,19 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A named suspect (node, link, rank, setting). It points; it proves no cause."""
+    """A named suspect (node, link, rank, setting). It points; it proves no cause.
+
+    A `note` is worth knowing and accuses nobody. `size` is the message size in bytes and `interval`
+    how much slower the suspect is, as a ratio to its peers, where that was measured.
+    """
 
     suspect: str
     kind: str
     evidence: str
     check_next: str
+    level: Literal["note", "suspect"] = "suspect"
+    size: int | None = None
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,18 @@ Op = Literal["<=", ">=", "<", ">"]
 # Every quantity that can be required, by criterion, with its canonical unit.
 QUANTITIES: dict[str, dict[str, str]] = {
     "memory": {"peak": units.BYTES, "headroom": units.RATIO},
-    "fabric": {"busbw": units.RATE, "algbw": units.RATE, "latency": units.SECONDS},
+    "fabric": {
+        "busbw": units.RATE,
+        "algbw": units.RATE,
+        "latency": units.SECONDS,
+        "alpha": units.SECONDS,
+        "plateau": units.RATE,
+        "wait": units.RATIO,
+        "contention": units.RATIO,
+        "pair_busbw": units.RATE,
+        "placement": units.RATIO,
+        "amplification": units.RATIO,
+    },
     "scaling": {
         "speedup": units.RATIO,
         "efficiency": units.RATIO,

@@ -92,8 +92,24 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How the job is spread: plain data parallel unless `fsdp` says otherwise."""
+    """How the job is spread: plain data parallel unless something else is said.
+
+    `fsdp` shards parameters, gradients and optimizer over the data ranks (full), leaves the gathered
+    parameters in place between forward and backward (grad-op), or shards within a node only and
+    replicates across (hybrid). `tensor`, `pipeline`, `context` and `expert` are degrees; what they
+    leave of the ranks is data parallel. Experts lie on data ranks.
+    """
 
     name: str
-    fsdp: Literal["full"] | None = None
+    fsdp: Literal["full", "grad-op", "hybrid"] | None = None
     activation_checkpointing: Literal["none", "full"] = "none"
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+
+    @property
+    def untrained(self) -> str:
+        """What of this layout cannot be trained by this version; its communication can be measured."""
+        odd = [name for name in ("tensor", "pipeline", "context", "expert") if getattr(self, name) > 1]
+        return ", ".join(odd + ([f"fsdp: {self.fsdp}"] if self.fsdp not in (None, "full") else []))

@@ -51,9 +51,9 @@ def fabric_demands(fabric: FabricSection, demands: Numbered) -> Iterator[Fault]:
 
 
 def _fabric_demand(fabric: FabricSection, demand: FabricDemand) -> Iterator[tuple[str, str]]:
-    if demand.collective and demand.collective not in fabric.collectives:
+    if demand.collective and fabric.collectives and demand.collective not in fabric.collectives:
         yield "collective", f"got {shown(demand.collective)}, want one of {', '.join(fabric.collectives)}"
-    if demand.group and demand.group not in fabric.groups:
+    if demand.group and demand.group not in fabric.groups and not ("layouts" in fabric.groups and "." in demand.group):
         yield "group", f"got {shown(demand.group)}, want one of {', '.join(fabric.groups)}"
     sizes = fabric.sizes.expand()
     least, most = demand.from_ or 0, demand.to or max(sizes)

@@ -8,12 +8,18 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field, PlainValidator, ValidationInfo
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.project import Collective, GroupKind
+from pytest_clusterqual.model.project import Collective
 from pytest_clusterqual.model.requirement import QUANTITIES, Op, Requirement, parse_bound
-from pytest_clusterqual.read.fields import Fault, Positive, Section, Size
+from pytest_clusterqual.read.fields import Fault, Name, Positive, Section, Size
 from pytest_clusterqual.read.messages import shown
 
-_SHARES = {"headroom", "goodput", "data_stall"}  # parts of a whole; efficiency and speedup may exceed one
+_SHARES = {
+    "headroom",
+    "goodput",
+    "data_stall",
+    "wait",
+    "placement",
+}  # parts of a whole; efficiency and speedup may exceed one
 
 
 class Bound(NamedTuple):
@@ -96,12 +102,19 @@ class MemoryDemand(Demand):
 class FabricDemand(Demand):
     criterion = "fabric"
     collective: Collective | None = None
-    group: GroupKind | None = None
+    group: Name | None = None  # a kind of group, or one of a layout such as tp2.tensor
     from_: Annotated[Size | None, Field(alias="from")] = None
     to: Size | None = None
     busbw: FabricBound = None
     algbw: FabricBound = None
     latency: FabricBound = None
+    alpha: FabricBound = None
+    plateau: FabricBound = None
+    wait: FabricBound = None
+    contention: FabricBound = None
+    pair_busbw: FabricBound = None
+    placement: FabricBound = None
+    amplification: FabricBound = None
 
     def selectors(self) -> dict[str, Any]:
         sizes = {"from_bytes": self.from_, "to_bytes": self.to}
@@ -109,9 +122,11 @@ class FabricDemand(Demand):
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if self.latency is not None and self.latency.of_expected:
-            text = f"got {shown(self.latency.text)}: fabric.links promises rates only, want {units.example('s')}"
-            yield ("latency",), text
+        for name, unit in QUANTITIES["fabric"].items():
+            bound = getattr(self, name)
+            if unit != units.RATE and bound is not None and bound.of_expected:
+                text = f"got {shown(bound.text)}: fabric.links promises rates only, want {units.example(unit)}"
+                yield (name,), text
 
 
 class ScalingDemand(Demand):

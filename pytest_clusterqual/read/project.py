@@ -159,11 +159,16 @@ def _fabric(reading: Reading, name: str) -> FabricPlan | None:
     if section is None:
         return None
     return FabricPlan(
-        collectives=tuple(section.collectives),
+        collectives=None if section.collectives is None else tuple(section.collectives),
         groups=tuple(section.groups),
         sizes=section.sizes.expand(),
+        traffic=section.traffic,
         links=Links(**section.links.model_dump()),
+        algorithm=section.algorithm,
+        engine=section.engine,
+        pairs=section.pairs,
         rank_maps=tuple(section.rank_maps),
+        synchronization=tuple(section.synchronization),
         budget=section.budget,
         require=_requirements(reading, "fabric", name),
     )

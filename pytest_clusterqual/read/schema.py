@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.project import COLLECTIVES, GROUPS, Collective, GroupKind, LauncherKind
+from pytest_clusterqual.model.expected import Algorithm
+from pytest_clusterqual.model.project import GROUPS, Collective, Engine, GroupKind, LauncherKind
 from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import (
@@ -141,8 +142,12 @@ class WorkloadSection(Section):
 
 class LayoutSection(Section):
     name: Identifier
-    fsdp: Literal["full", None] = None
+    fsdp: Literal["full", "grad-op", "hybrid", None] = None
     activation_checkpointing: Literal["none", "full"] = "none"
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    context: Positive = 1
+    expert: Positive = 1
 
 
 class TargetSection(Section):
@@ -210,17 +215,21 @@ class LinksSection(Section):
 
 class FabricSection(CriterionSection):
     demand = FabricDemand
-    collectives: list[Collective] = Field(default_factory=lambda: list(COLLECTIVES), min_length=1)
+    collectives: list[Collective] | None = Field(default=None, min_length=1)
     groups: list[GroupKind] = Field(default_factory=lambda: list(GROUPS), min_length=1)
     sizes: SizesSection = SizesSection.model_construct(from_=2.0**12, to=2.0**24, factor=4)
+    traffic: bool = True
     links: LinksSection = LinksSection()
+    algorithm: Algorithm = "ring"
+    engine: Engine = "torch"
+    pairs: bool = False
     rank_maps: list[Strategy] = Field(default_factory=list)
+    synchronization: list[str] = Field(default_factory=list)
     budget: Seconds = 20.0
 
     def faults(self) -> Iterator[Fault]:
-        yield from _repeated("rank_maps", self.rank_maps)
-        yield from _repeated("collectives", self.collectives)
-        yield from _repeated("groups", self.groups)
+        for key in ("rank_maps", "collectives", "groups", "synchronization"):
+            yield from _repeated(key, getattr(self, key) or [])
 
 
 class ScalingSection(TrainingSection):

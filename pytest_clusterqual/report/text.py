@@ -12,7 +12,7 @@ from pytest_clusterqual.model.record import Finding, Judgement
 from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 # Ratios that people say in percent; any other follows the requirement's own way of saying it.
-_SHARES = ("headroom", "goodput", "data_stall")
+_SHARES = ("headroom", "goodput", "data_stall", "wait", "placement", "contention")
 # Control, format (text direction), surrogate, line and paragraph separator.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 

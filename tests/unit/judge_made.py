@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Judgement, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement, parse_bound
+from pytest_clusterqual.model.topology import Links
 
 
 def require(criterion: str, quantity: str, text: str, **selectors: Any) -> Requirement:
@@ -22,6 +24,10 @@ def require(criterion: str, quantity: str, text: str, **selectors: Any) -> Requi
         of_expected=of_expected,
         **selectors,
     )
+
+
+def fabric_plan(required: Sequence[Requirement] = (), links: Links | None = None, **more: Any) -> FabricPlan:
+    return FabricPlan(require=tuple(required), links=links or Links(), **more)
 
 
 def the(judgements: Iterable[Judgement], quantity: str, label: str = "") -> Judgement:

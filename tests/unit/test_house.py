@@ -23,7 +23,7 @@ DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
-FLOOR_THREE = frozenset({"criteria", "measuring"})
+FLOOR_THREE = frozenset({"cases", "criteria", "fabric_measuring", "measuring"})
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
@@ -31,7 +31,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "runs": WORDS | {"lines"},
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
     "measuring": BELOW_SESSION | FLOOR_TWO,
-    "criteria": BELOW_SESSION | FLOOR_TWO | {"measuring"},
+    "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
+    "cases": BELOW_SESSION | FLOOR_TWO,
+    "criteria": BELOW_SESSION | FLOOR_TWO | {"cases", "fabric_measuring", "measuring"},
     **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
 }
 THIRD_PARTY: dict[str, set[str]] = {

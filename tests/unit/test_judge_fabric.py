@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judge_made import fabric_plan as plan
 from judge_made import require, the, verdicts
 from made import conditions
 from pairs_made import exchanged, names, of_node
@@ -107,7 +108,7 @@ def test_busbw_algbw_and_latency_of_four_ranks_by_hand() -> None:
         require("fabric", "algbw", ">= 1.5 GB/s"),
         require("fabric", "latency", "<= 3 ms"),
     ]
-    judged = judge_fabric(m, required, Links())
+    judged = judge_fabric(m, plan(required, Links()))
     busbw, algbw, latency = (the(judged, quantity, "4 MiB") for quantity in ("busbw", "algbw", "latency"))
     # 4 MiB in 4 ms; all_reduce over 4 ranks counts 1.5 times
     assert (latency.value, latency.verdict) == (pytest.approx(4e-3), Verdict.FAIL)
@@ -125,7 +126,7 @@ def test_busbw_algbw_and_latency_of_four_ranks_by_hand() -> None:
 
 def test_the_slowest_rank_counts_not_the_mean() -> None:
     slow_last = measured(seconds=lambda rank, size, factor: uniform(rank, size, factor) * (1.3 if rank == 1 else 1.0))
-    busbw = the(judge_fabric(slow_last, [], Links()), "busbw", "1 MiB")
+    busbw = the(judge_fabric(slow_last, plan([], Links())), "busbw", "1 MiB")
     assert busbw.value == pytest.approx(MIB / 1.3e-3)
     assert busbw.per_rank == {"0": pytest.approx(MIB / 1e-3), "1": pytest.approx(MIB / 1.3e-3)}
 
@@ -138,13 +139,13 @@ def test_the_slowest_rank_is_taken_sample_by_sample() -> None:
     rounds = tuple(
         tuple(replace(r, timings=(replace(r.timings[0], seconds=turns[r.rank]),)) for r in ranks) for ranks in m.rounds
     )
-    judged = judge_fabric(replace(m, rounds=rounds), [], Links())
+    judged = judge_fabric(replace(m, rounds=rounds), plan([], Links()))
     assert the(judged, "busbw", "1 MiB").value == pytest.approx(MIB / slow)
 
 
 def test_rounds_are_the_unit_not_samples() -> None:
     """Five rounds of three samples are five, too few."""
-    judged = judge_fabric(measured(rounds=STEADY[:5]), [require("fabric", "busbw", ">= 1 kB/s")], Links())
+    judged = judge_fabric(measured(rounds=STEADY[:5]), plan([require("fabric", "busbw", ">= 1 kB/s")], Links()))
     busbw = the(judged, "busbw", "1 MiB")
     assert busbw.verdict is Verdict.UNDECIDED
     assert "5 rounds are there, at least 6 are needed" in busbw.reason
@@ -158,29 +159,29 @@ def test_each_size_in_the_range_is_judged_and_the_others_are_measured() -> None:
         require("fabric", "busbw", ">= 900 GB/s", collective="all_to_all"),
         require("fabric", "busbw", ">= 900 GB/s", group="intra_node"),
     ]
-    assert verdicts(judge_fabric(m, required, Links())) == {
+    assert verdicts(judge_fabric(m, plan(required, Links()))) == {
         ("wrong_elements", ""): Verdict.MEASURED,
         ("latency", "4 KiB"): Verdict.FAIL,
         ("busbw", "1 MiB"): Verdict.PASS,
         ("busbw", "16 MiB"): Verdict.PASS,
     }
-    assert verdicts(judge_fabric(m, required[:1], Links()))["busbw", "4 KiB"] is Verdict.MEASURED
+    assert verdicts(judge_fabric(m, plan(required[:1], Links())))["busbw", "4 KiB"] is Verdict.MEASURED
 
 
 def test_a_size_that_was_rounded_to_whole_elements_stays_in_its_range() -> None:
     m = measured(ranks=3, sizes=(MIB - 4,))
     at = float(MIB)
     for selectors in ({"from_bytes": at}, {"to_bytes": at}, {"from_bytes": at, "to_bytes": at}):
-        judged = judge_fabric(m, [require("fabric", "busbw", ">= 1 kB/s", **selectors)], Links())
+        judged = judge_fabric(m, plan([require("fabric", "busbw", ">= 1 kB/s", **selectors)], Links()))
         assert the(judged, "busbw", "1048572 B").verdict is Verdict.PASS
     for selectors in ({"from_bytes": MIB + 100.0}, {"to_bytes": MIB - 100.0}):
-        judged = judge_fabric(m, [require("fabric", "busbw", ">= 1 kB/s", **selectors)], Links())
+        judged = judge_fabric(m, plan([require("fabric", "busbw", ">= 1 kB/s", **selectors)], Links()))
         assert the(judged, "busbw", "1048572 B").verdict is Verdict.MEASURED
 
 
 def test_a_share_of_the_expected_level_is_resolved_by_the_links() -> None:
     required = [require("fabric", "busbw", ">= 80 % of expected"), require("fabric", "algbw", ">= 80 % of expected")]
-    judged = judge_fabric(measured(ranks=4), required, Links(nic=1e9))
+    judged = judge_fabric(measured(ranks=4), plan(required, Links(nic=1e9)))
     busbw, algbw = the(judged, "busbw", "1 MiB"), the(judged, "algbw", "1 MiB")
     assert busbw.requirement is not None
     assert (busbw.requirement.value, busbw.requirement.text) == (0.8e9, ">= 80 % of expected")
@@ -199,7 +200,7 @@ def test_a_share_of_the_expected_level_is_resolved_by_the_links() -> None:
     ],
 )
 def test_without_an_expected_level_a_share_of_it_is_an_error(quantity: str, text: str, why: str) -> None:
-    all_judged = judge_fabric(measured(), [require("fabric", quantity, text)], Links(intra_node=1.0))
+    all_judged = judge_fabric(measured(), plan([require("fabric", quantity, text)], Links(intra_node=1.0)))
     judged = the(all_judged, quantity, "1 MiB")
     assert judged.verdict is Verdict.ERROR
     assert judged.reason.startswith(f"{quantity} {text} cannot be judged: {why}")
@@ -208,13 +209,13 @@ def test_without_an_expected_level_a_share_of_it_is_an_error(quantity: str, text
 
 def test_load_turns_a_failure_by_time_into_undecided_but_never_wrong_data() -> None:
     m = measured(load=Load(other_cpu=0.5, node="node0"), wrong={1: 3})
-    judged = verdicts(judge_fabric(m, [require("fabric", "busbw", ">= 900 GB/s")], Links()))
+    judged = verdicts(judge_fabric(m, plan([require("fabric", "busbw", ">= 900 GB/s")], Links())))
     assert judged["busbw", "1 MiB"] is Verdict.UNDECIDED
     assert judged["wrong_elements", ""] is Verdict.FAIL
 
 
 def test_wrong_elements_fail_whatever_the_speed_and_name_the_ranks() -> None:
-    judged = judge_fabric(measured(ranks=4, wrong={1: 2, 3: 5}), [], Links())
+    judged = judge_fabric(measured(ranks=4, wrong={1: 2, 3: 5}), plan([], Links()))
     wrong = the(judged, "wrong_elements")
     assert (wrong.value, wrong.verdict, wrong.unit) == (42.0, Verdict.FAIL, "1")
     assert wrong.reason == "wrong_elements 42 is above the required <= 0"
@@ -227,14 +228,14 @@ def test_wrong_elements_fail_whatever_the_speed_and_name_the_ranks() -> None:
 
 
 def test_right_results_alone_pass_nothing() -> None:
-    wrong = the(judge_fabric(measured(), [], Links()), "wrong_elements")
+    wrong = the(judge_fabric(measured(), plan([], Links())), "wrong_elements")
     assert (wrong.value, wrong.verdict, wrong.findings) == (0.0, Verdict.MEASURED, ())
     assert wrong.reason == "no wrong element was received in 12 checked results"
 
 
 def test_inter_node_counts_only_the_ranks_in_the_group() -> None:
     m = measured(ranks=4, nodes=2, nproc_per_node=2, group="inter_node", collective="all_gather")
-    busbw = the(judge_fabric(m, [], Links()), "busbw", "1 MiB")
+    busbw = the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB")
     assert busbw.value == pytest.approx(MIB / 1e-3 / 2)
     assert set(busbw.per_rank) == {"0", "2"}
 
@@ -248,7 +249,7 @@ def test_intra_node_takes_the_slowest_of_all_groups() -> None:
         collective="all_gather",
         seconds=lambda rank, size, factor: uniform(rank, size, factor) * (2.0 if rank >= 2 else 1.0),
     )
-    assert the(judge_fabric(m, [], Links()), "busbw", "1 MiB").value == pytest.approx(MIB / 2e-3 / 2)
+    assert the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB").value == pytest.approx(MIB / 2e-3 / 2)
 
 
 def test_the_rank_with_much_longer_calls_is_named_at_the_worst_size() -> None:
@@ -258,7 +259,7 @@ def test_the_rank_with_much_longer_calls_is_named_at_the_worst_size() -> None:
         nodes=4,
         seconds=lambda rank, size, factor: uniform(rank, size, factor) * (1.8 if rank == 2 and size == MIB else 1.0),
     )
-    judged = judge_fabric(m, [], Links())
+    judged = judge_fabric(m, plan([], Links()))
     assert the(judged, "busbw", "4 KiB").findings == ()
     (finding,) = the(judged, "busbw", "1 MiB").findings
     assert (finding.suspect, finding.kind) == ("rank 2 on node2", "slow rank")
@@ -271,7 +272,7 @@ def test_the_rank_with_much_longer_calls_is_named_at_the_worst_size() -> None:
 
 def test_the_rank_with_much_shorter_calls_arrived_late() -> None:
     m = measured(ranks=4, seconds=lambda rank, size, factor: uniform(rank, size, factor) * (0.5 if rank == 1 else 1.0))
-    (finding,) = the(judge_fabric(m, [], Links()), "busbw", "1 MiB").findings
+    (finding,) = the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB").findings
     assert (finding.suspect, finding.kind) == ("rank 1 on node1", "late rank")
     assert "2 x shorter than the median of the others" in finding.evidence
 
@@ -281,16 +282,16 @@ def test_small_differences_between_ranks_are_no_finding(slower: float) -> None:
     m = measured(
         ranks=4, seconds=lambda rank, size, factor: uniform(rank, size, factor) * (slower if rank == 2 else 1.0)
     )
-    assert the(judge_fabric(m, [], Links()), "busbw", "1 MiB").findings == ()
+    assert the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB").findings == ()
 
 
 def test_pairs_of_nodes_say_whose_link_made_it_slow() -> None:
     m = replace(measured(ranks=4), pairs=exchanged(4, of_node("node3", 4)))
     m = replace(m, conditions=replace(m.conditions, rank_nodes=tuple(names(4))))
-    judged = judge_fabric(m, [require("fabric", "busbw", ">= 900 GB/s")], Links())
+    judged = judge_fabric(m, plan([require("fabric", "busbw", ">= 900 GB/s")], Links()))
     assert [finding.suspect for finding in the(judged, "busbw", "1 MiB").findings] == ["node3"]
     assert the(judged, "wrong_elements").findings == ()
-    passed = judge_fabric(m, [require("fabric", "busbw", ">= 1 kB/s")], Links())
+    passed = judge_fabric(m, plan([require("fabric", "busbw", ">= 1 kB/s")], Links()))
     assert the(passed, "busbw", "1 MiB").findings == ()
 
 
@@ -317,28 +318,28 @@ def with_timing(m: FabricMeasurement, rank: int, **changes: Any) -> FabricMeasur
 )
 def test_what_is_not_a_measurement_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(MeasurementError, match=message):
-        judge_fabric(with_timing(measured(sizes=(4096, MIB)), 1, **changes), [], Links())
+        judge_fabric(with_timing(measured(sizes=(4096, MIB)), 1, **changes), plan([], Links()))
 
 
 def test_a_missing_rank_round_or_size_is_refused() -> None:
     m = measured()
     with pytest.raises(MeasurementError, match="fabric: round 6: no result of rank 1"):
-        judge_fabric(replace(m, rounds=(*m.rounds[:-1], m.rounds[-1][:1])), [], Links())
+        judge_fabric(replace(m, rounds=(*m.rounds[:-1], m.rounds[-1][:1])), plan([], Links()))
     with pytest.raises(MeasurementError, match="no round was measured"):
-        judge_fabric(replace(m, rounds=()), [], Links())
+        judge_fabric(replace(m, rounds=()), plan([], Links()))
     with pytest.raises(MeasurementError, match="rank 0 measured no size"):
-        judge_fabric(measured(sizes=()), [], Links())
+        judge_fabric(measured(sizes=()), plan([], Links()))
 
 
 def test_another_world_than_asked_for_is_refused() -> None:
     m = measured()
     alone = tuple(tuple(replace(r, group_size=1) for r in ranks) for ranks in m.rounds)
     with pytest.raises(MeasurementError, match="rank 0 was in a group of 1, want 2: this is not the world asked for"):
-        judge_fabric(replace(m, rounds=alone), [], Links())
+        judge_fabric(replace(m, rounds=alone), plan([], Links()))
     outside = tuple((replace(ranks[0], group_size=0, timings=()), ranks[1]) for ranks in m.rounds)
     with pytest.raises(MeasurementError, match="round 1: 1 ranks were in a group world, want 2"):
-        judge_fabric(replace(m, rounds=outside), [], Links())
+        judge_fabric(replace(m, rounds=outside), plan([], Links()))
     with pytest.raises(MeasurementError, match="a group intra_node of 1 rank has nobody to talk to"):
-        judge_fabric(measured(group="intra_node"), [], Links())
+        judge_fabric(measured(group="intra_node"), plan([], Links()))
     with pytest.raises(MeasurementError, match="got collective None in group 'world'"):
-        judge_fabric(measured(collective=None), [], Links())
+        judge_fabric(measured(collective=None), plan([], Links()))

@@ -13,7 +13,8 @@ from made import conditions
 from pairs_made import exchanged, names, of_node
 from project_files import SMALL
 
-from pytest_clusterqual.criteria import Case, judge, measure
+from pytest_clusterqual.cases import Case
+from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import JobError
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CollectiveTiming, Conditions, FabricMeasurement, RankFabric
@@ -99,7 +100,7 @@ def test_a_pair_that_hangs_takes_nothing_from_the_verdict(tmp_path: Path, monkey
         raise JobError("pairs did not end within its limit")
 
     answers = Answers(tmp_path, seconds=0.5)
-    monkeypatch.setattr("pytest_clusterqual.measuring.pairs", hang)
+    monkeypatch.setattr("pytest_clusterqual.fabric_measuring.pairs", hang)
     m = measured(answers)
     assert m.pairs == ()
     verdicts = {judgement.quantity: judgement.verdict for judgement in judge(answers.project, m)}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_clusterqual.judge.expected import expected_busbw
+from pytest_clusterqual.model.expected import expected_busbw
 from pytest_clusterqual.model.topology import Links
 
 # Two 8-GPU nodes: 450 GB/s out of a GPU, 8 NICs of 50 GB/s.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.topology import Links
+
+Algorithm = Literal["ring", "tree", "nvls", "sharp"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
