@@ -368,7 +368,7 @@ Measurement = (
     | FullRunMeasurement
 )
 CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run")
-# The kind of a measurement, as a run folder calls it. The first of a criterion has its name.
+# The kinds of measurements, as a run folder calls them. A criterion has one of its own name.
 MEASUREMENTS: dict[str, type] = {
     "nodes": NodesMeasurement,
     "memory": MemoryMeasurement,
@@ -380,3 +380,4 @@ MEASUREMENTS: dict[str, type] = {
     "scaling": ScalingMeasurement,
     "full_run": FullRunMeasurement,
 }
+FABRIC_KINDS = ("fabric", "pairs", "placement", "synchronization", "reported")

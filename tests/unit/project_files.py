@@ -162,10 +162,10 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
      'and . '
      "(it names tests)"),
     ("- {name: ddp}", "- ddp", '15: layouts[0]: got "ddp", want a mapping of keys to values'),
-    ("fsdp: full,", "fsdp: half,", '16: layouts[1].fsdp: got "half", want full or null'),
+    ("fsdp: full,", "fsdp: half,", '16: layouts[1].fsdp: got "half", want full, grad-op, hybrid or null'),
     ("activation_checkpointing: full", "activation_checkpoint: full", "16: layouts[1].activation_checkpoint: unknown "
      "key; "
-     "did you mean activation_checkpointing? want one of name, fsdp, activation_checkpointing"),
+     "did you mean activation_checkpointing? want one of name, fsdp, activation_checkpointing, tensor, pipeline, context, expert"),
     ("tokens: 2.0e+9", "tokens: many", '17: target.tokens: got "many", want a number'),
     ("time: 40 h", "time: 40 GiB", '17: target.time: got "40 GiB", want a time such as 20 s'),
     ("{tokens: 2.0e+9, time: 40 h}", "{tokens: 2.0e+9}", "17: target.time: the key is missing"),
@@ -194,7 +194,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     # Fabric
     ("collectives: [all_reduce, send_recv]", "collectives: [all_reduce, gather]", '22: fabric.collectives[1]: got '
      '"gather"'
-     ", want all_reduce, all_gather, reduce_scatter, all_to_all or send_recv"),
+     ", want all_reduce, all_gather, reduce_scatter, all_to_all, all_to_all_v, send_recv or broadcast"),
     ("collectives: [all_reduce, send_recv]", "collectives: []", "22: fabric.collectives: got an empty list, want at "
      "least "
      "1 item(s)"),

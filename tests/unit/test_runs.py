@@ -57,7 +57,7 @@ def test_every_line_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     folder = made(tmp_path / "a")
     folder.add_measurement("memory", "t", memory_measurement())
     line = json.loads((tmp_path / "a" / "measurements.jsonl").read_text())
-    assert set(line) == {"schema", "id", "test", "criterion", "measurement"}
+    assert set(line) == {"schema", "id", "test", "criterion", "kind", "measurement"}
     folder.add_record(record())
     assert (tmp_path / "a" / "records.jsonl").read_text().count("\n") == 1
 
@@ -219,9 +219,11 @@ def test_any_other_bad_line_is_named(tmp_path: Path, line: bytes, message: str) 
     ("change", "message"),
     [
         ({"criterion": "taste"}, "1: criterion: got 'taste', want nodes, memory, fabric, scaling, full_run"),
-        ({"criterion": "fabric"}, "1: measurement: got unknown field 'ranks', want conditions, rounds"),
+        ({"criterion": "fabric"}, "1: kind: got 'memory', want fabric, pairs, placement"),
+        ({"criterion": "fabric", "kind": "pairs"}, "1: measurement: got unknown field 'ranks', want conditions, pairs"),
+        ({"criterion": "memory", "kind": "eval"}, "1: kind: got 'eval', want memory"),
         ({"id": "../x"}, "1: id: got '../x', want an id such as 'm0001'"),
-        ({"extra": 1}, "1: got the fields schema, id, test, criterion, measurement, extra, want"),
+        ({"extra": 1}, "1: got the fields schema, id, test, criterion, kind, measurement, extra, want"),
         ({"test": 5}, "1: got the fields"),
     ],
 )
@@ -368,3 +370,12 @@ def test_conditions_cross_the_file_unchanged(tmp_path: Path) -> None:
     unusual = record(under=conditions(hosts=("a\x1b[2J", "b\u2028c"), bytes=4096, layout=None))
     made(tmp_path).add_record(unusual)
     assert RunFolder.open(tmp_path).records() == [unusual]
+
+
+def test_a_line_of_the_first_version_has_the_kind_of_its_criterion(tmp_path: Path) -> None:
+    made(tmp_path).add_measurement("memory", "t", memory_measurement())
+    path = tmp_path / "measurements.jsonl"
+    line = json.loads(path.read_text())
+    del line["kind"]
+    path.write_text(json.dumps(line) + "\n")
+    assert RunFolder.open(tmp_path).measurements() == {"m0001": ("t", "memory", memory_measurement())}
