@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def all_reduce_pairs(ctx: Any, *, size: int, pairs: int, seconds: float) -> list[tuple[float, float]]:
-    """Seconds of one all_reduce of `size` bytes as the product times it and as a bare loop does, in turn."""
+def collective_pairs(
+    ctx: Any, *, collective: str, size: int, pairs: int, seconds: float
+) -> list[tuple[list[float], list[float]]]:
+    """Seconds of one call on `size` bytes as the product and as a bare loop time it, in turn; three samples each."""
     from pytest_clusterqual.rank.collectives import sweep
 
-    buffer = torch.zeros(size // 4, device=ctx.device)
-    found = []
-    for _ in range(pairs):
-        timing = sweep(ctx, collective="all_reduce", group="world", sizes=[size], seconds=seconds)["timings"][0]
-        calls = max(4, timing["iterations"])
-        bare = []
-        for _ in timing["seconds"]:
-            dist.all_reduce(buffer)  # the ranks meet here; a barrier lets them go milliseconds apart
-            start = time.perf_counter()
-            for _ in range(calls):
-                dist.all_reduce(buffer)
-            ctx.synchronize()
-            bare.append((time.perf_counter() - start) / calls)
-        found.append((statistics.median(timing["seconds"]), statistics.median(bare)))
-    return found
+    everyone = [list(range(ctx.world_size))]
+    call = bare_call(ctx, collective, size)
+    iterations, found = 4, []
+    for pair in range(-1, pairs):  # the first pair warms up
+        both: dict[str, list[float]] = {}
+        for name in ("ours", "bare") if pair % 2 else ("bare", "ours"):
+            if name == "ours":
+                (timing,) = sweep(ctx, collective=collective, groups=everyone, sizes=[size], seconds=seconds)["timings"]
+                iterations, both[name] = timing["iterations"], list(timing["seconds"])
+            else:
+                both[name] = [bare_seconds(ctx, call, iterations) for _ in range(3)]
+        found.append((both["ours"], both["bare"]))
+    return found[1:]
+
+
+def bare_seconds(ctx: Any, call: Callable[[], object], calls: int) -> float:
+    dist.all_reduce(torch.zeros(1, device=ctx.device))  # the ranks meet here; a barrier lets them go milliseconds apart
+    ctx.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    ctx.synchronize()
+    return (time.perf_counter() - start) / calls
+
+
+def bare_call(ctx: Any, collective: str, size: int) -> Callable[[], object]:
+    """One call among all ranks, as a user would write it."""
+    n, me = ctx.world_size, ctx.rank
+    part = torch.zeros(size // 4 // n, device=ctx.device)
+    whole, other = (torch.zeros(len(part) * n, device=ctx.device) for _ in range(2))
+
+    def send_recv() -> None:
+        peers = [dist.P2POp(dist.isend, whole, (me + 1) % n), dist.P2POp(dist.irecv, other, (me - 1) % n)]
+        for work in dist.batch_isend_irecv(peers):
+            work.wait()
+
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "send_recv": send_recv,
+        "broadcast": lambda: dist.broadcast(whole, 0),
+    }
+    return calls[collective]
 
 
 def step_pairs(ctx: Any, *, workload: dict[str, Any], layout: dict[str, Any], pairs: int) -> list[tuple[float, float]]:

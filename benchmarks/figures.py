@@ -84,6 +84,8 @@ def timed(call: Callable[[], object]) -> float:
 
 def fidelity(*, steps: bool = True) -> None:
     """The product's figures against bare loops of the same thing, in turn inside one job on the same ranks."""
+    from fabric_fidelity import compared
+
     from pytest_clusterqual.judge.statistics import ratio_interval
     from pytest_clusterqual.model.codec import to_json
     from pytest_clusterqual.read.project import load_project
@@ -108,7 +110,7 @@ def fidelity(*, steps: bool = True) -> None:
 
     try:
         for size in (65536, 1 << 20, 4 << 20, 16 << 20):
-            compare(f"all_reduce {size} B", "all_reduce_pairs", size=size, pairs=60, seconds=0.01)
+            print(compared(ranks, "all_reduce", size, pairs=60), flush=True)
         for layout in project.layouts if steps else ():
             args = {"workload": to_json(project.workload), "layout": to_json(layout)}
             compare(f"step of {layout.name}", "step_pairs", pairs=100, **args)

@@ -16,8 +16,11 @@ from pytest_clusterqual import plugin
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.hosts import launcher_options
 from pytest_clusterqual.model.project import LauncherOptions, Project
+from pytest_clusterqual.model.traffic import NetworkMap
+from pytest_clusterqual.model.variables import environment_variables
+from pytest_clusterqual.needs import Needs
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
+from pytest_clusterqual.runs import RunFolder, default_path
 
 _FILE = "clusterqual.yaml"
 # What must be the same if a run is to go on.
@@ -39,6 +42,10 @@ class Asked:
         if options.kind in ("ssh", "mpi") and len(options.hosts) >= self.nodes:
             return options.hosts[: self.nodes]
         return tuple(f"node{index}" for index in range(self.nodes))
+
+    def network_map(self) -> NetworkMap:
+        """What the layouts exchange on this many ranks."""
+        return Needs(self.project, nodes=self.nodes, nproc_per_node=self.nproc_per_node).network_map()
 
 
 def read_asked(config: pytest.Config) -> Asked:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_clusterqual.model.groups import Groups, groups_of, layout_groups
-from pytest_clusterqual.model.project import COLLECTIVES, FabricPlan, Project
+from pytest_clusterqual.launch.perf import unable
+from pytest_clusterqual.model.project import FabricPlan, Project
 from pytest_clusterqual.model.rank_map import Strategy
+from pytest_clusterqual.needs import Needs, Sweep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """One parametrized test: a criterion on a layout, or a collective in a group.
 
-    `part` is what else there is to Fabric: all pairs of nodes, one collective under several rank
-    maps, the step of a layout taken apart. `inapplicable` says why it cannot be asked on this many
-    ranks; such a test is skipped in sight.
+    `sizes` are the messages of a collective, in bytes. `part` is what else there is to Fabric: all
+    pairs of nodes, one collective under several rank maps, the step of a layout taken apart.
+    `inapplicable` says why it cannot be asked on this many ranks; such a test is skipped in sight.
     """
 
     criterion: str
@@ -24,6 +26,7 @@ class Case:
     layout: str | None = None
     collective: str | None = None
     group: str | None = None
+    sizes: tuple[int, ...] = ()
     rank_map: Strategy | None = None
     part: Literal["", "pairs", "placement", "synchronization"] = ""
     inapplicable: str = ""
@@ -79,24 +82,54 @@ def _fabric_cases(project: Project, nodes: int, nproc_per_node: int) -> list[Cas
     plan = project.fabric
     if plan is None:
         return []
-    places = [f"node{node}" for node in range(nodes) for _ in range(nproc_per_node)]
-    return [
+    needs = Needs(project, nodes=nodes, nproc_per_node=nproc_per_node)
+    sweeps = needs.sweeps()
+    swept = [
         Case(
-            criterion="fabric", nodes=nodes, collective=collective, group=group, rank_map=rank_map,
-            inapplicable="" if groups and len(groups[0]) > 1 else
-            f"{group} is a group of 1 rank with {nodes} x {nproc_per_node} ranks: there is no fabric in it",
+            criterion="fabric", nodes=nodes, collective=collective, group=sweep.group, rank_map=rank_map, sizes=sizes,
+            inapplicable=sweep.inapplicable or _by_engine(project, collective, sweep.group, rank_map, nodes),
         )
         for rank_map in plan.rank_maps or (None,)
-        for group, groups in _groups(project, plan, places, nproc_per_node).items()
-        for collective in plan.collectives or COLLECTIVES
+        for sweep in sweeps
+        for collective, sizes in sweep.sizes.items()
     ]  # fmt: skip
+    swept += _placements(plan, sweeps, nodes, nproc_per_node)
+    alone = "" if nodes * nproc_per_node > 1 else "one rank waits for nobody"
+    swept += [
+        Case(criterion="fabric", nodes=nodes, layout=layout, part="synchronization", inapplicable=alone)
+        for layout in plan.synchronization
+    ]
+    unfit = needs.untold if "layouts" in plan.groups else {}
+    swept += [Case(criterion="fabric", nodes=nodes, layout=name, inapplicable=why) for name, why in unfit.items()]
+    if plan.pairs:
+        alone = "" if nodes > 1 else "one node has no other to exchange messages with"
+        swept.append(Case(criterion="fabric", nodes=nodes, part="pairs", inapplicable=alone))
+    return swept
 
 
-def _groups(project: Project, plan: FabricPlan, places: list[str], nproc_per_node: int) -> dict[str, Groups]:
-    """Name -> groups; of the layouts' only those that no other name stands for already."""
-    found: dict[str, Groups] = {kind: groups_of(kind, places) for kind in plan.groups if kind != "layouts"}
-    for layout in project.layouts if "layouts" in plan.groups else ():
-        for dimension, groups in layout_groups(layout, len(places), nproc_per_node).items():
-            if set(map(frozenset, groups)) not in [set(map(frozenset, known)) for known in found.values()]:
-                found[f"{layout.name}.{dimension}"] = groups
-    return found
+def _by_engine(project: Project, collective: str, group: str, rank_map: Strategy | None, nodes: int) -> str:
+    """Why the engine of the file cannot measure a sweep."""
+    if project.fabric is None or project.fabric.engine == "torch":
+        return ""
+    if rank_map:
+        return f"nccl-tests seats its ranks itself, so there is no rank map {rank_map}"
+    return unable(project.launcher.kind, collective, group, nodes=nodes)
+
+
+def _placements(plan: FabricPlan, sweeps: Iterable[Sweep], nodes: int, nproc_per_node: int) -> list[Case]:
+    """Each sweep once more under all rank maps, at its largest size and one in the middle."""
+    if len(plan.rank_maps) < 2:
+        return []
+    alike = (
+        f"block and cyclic are one and the same map of {nodes} x {nproc_per_node} ranks"
+        if 1 in (nodes, nproc_per_node) and "nic-near" not in plan.rank_maps else ""
+    )  # fmt: skip
+    return [
+        Case(
+            criterion="fabric", nodes=nodes, collective=collective, group=sweep.group, part="placement",
+            sizes=tuple(dict.fromkeys((sorted(sizes)[(len(sizes) - 1) // 2], max(sizes)))),
+            inapplicable=sweep.inapplicable or alike,
+        )
+        for sweep in sweeps
+        for collective, sizes in sweep.sizes.items()
+    ]  # fmt: skip

@@ -46,12 +46,25 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="ask every host whether ranks can run there, before any is started")
     _add(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
     _add_hosts(doctor, _doctor)
+    plan = commands.add_parser("plan", help="what the layouts of a project file ask of the network; nothing is started")
+    _add(plan, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    _add(plan, "--nodes", type=_positive, metavar="N", help="number of nodes (default: the file's hosts)")
+    _add(plan, "--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
+    plan.set_defaults(function=_plan, refuse=plan.error)
     init = commands.add_parser("init", help="write the qualification tests, and a project file for what is found")
     init.add_argument(
         "folder", type=Path, nargs="?", default=Path(), metavar="DIR", help="where qualification/ is made"
     )
     _add_hosts(init, _init)
-    report = commands.add_parser("report", help="print the verdicts of a run and write its junit.xml again")
+    tools = commands.add_parser("import", help="read what another tool has measured").add_subparsers(
+        required=True, metavar="TOOL"
+    )
+    _add_import(tools.add_parser("nccl-tests", help="judge it as if it were measured here; also of rccl-tests"))
+    trace = tools.add_parser("trace", help="where the time of each rank went, from traces of the PyTorch profiler")
+    trace.add_argument("files", type=Path, nargs="+", metavar="FILE", help=".json or .json.gz, one a rank")
+    trace.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
+    trace.set_defaults(function=_import_trace)
+    report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
     report.add_argument("run", type=Path, help="run folder")
     report.set_defaults(function=_report)
     judge = commands.add_parser("judge", help="judge the raw measurements of a run under another project file")
@@ -59,6 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--config", type=Path, required=True, help="project file with the requirements to apply")
     judge.set_defaults(function=_judge)
     return parser
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="its output, or its JSON (-J)")
+    _add(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    _add(command, "--qual-run-dir", type=Path, metavar="DIR", help="run folder to make (default: by the time)")
+    unlisted = "where the files do not list them"
+    command.add_argument("--nodes", type=_positive, metavar="N", help=f"number of nodes, {unlisted}")
+    command.add_argument("--nproc-per-node", type=_positive, metavar="G", help=f"ranks on each node, {unlisted}")
+    command.add_argument(
+        "--group", choices=["world", "intra_node", "inter_node"], default="world", help="what the ranks were (world)"
+    )
+    command.add_argument("--collective", metavar="NAME", help="what the files are of, where their text does not say")
+    command.set_defaults(function=_import)
 
 
 def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Namespace], int]) -> None:
@@ -76,7 +103,7 @@ def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Na
 
 def _add(command: argparse.ArgumentParser, name: str, **how: Any) -> None:
     """An option that pytest has, too; left out, the same variable of the environment stands for it."""
-    variable = "CLUSTERQUAL_" + name.removeprefix("--").removeprefix("qual-").upper()
+    variable = "CLUSTERQUAL_" + name.removeprefix("--").removeprefix("qual-").upper().replace("-", "_")
     command.add_argument(name, default=os.environ.get(variable) or None, **how)
 
 
@@ -134,6 +161,21 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if all(problem.warning for problem in problems) else 1
 
 
+def _plan(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.needs import Needs
+    from pytest_clusterqual.read.project import load_project
+    from pytest_clusterqual.report.network_map import network_map
+
+    file = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), _PROJECT_FILES[0])
+    nodes = arguments.nodes or len(load_project(file).launcher.hosts)
+    if not nodes:
+        arguments.refuse("say how many nodes to plan for, e.g. --nodes 2")  # leaves
+    project = load_project(file, nodes=nodes, nproc_per_node=arguments.nproc_per_node)
+    needs = Needs(project, nodes=nodes, nproc_per_node=project.launcher.nproc_per_node)
+    print(network_map(needs.network_map(), width=_width(120), color=sys.stdout.isatty()))
+    return 0
+
+
 def _init(arguments: argparse.Namespace) -> int:
     """What the file cannot tell goes to standard error: hosts of which it knows nothing."""
     from pytest_clusterqual.hosts import in_short
@@ -160,15 +202,37 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    """Without a project file nothing is required, so figures alone are no failure."""
+    from pytest_clusterqual.imports import import_nccl_tests
+
+    config = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    folder = import_nccl_tests(
+        arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
+        nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
+    )  # fmt: skip
+    return _print(folder, folder.records(), enough="PASS" if config else "MEASURED")
+
+
+def _import_trace(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.trace_import import import_traces
+
+    print(import_traces(arguments.files, as_json=arguments.json, width=_width(120), color=sys.stdout.isatty()))
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.report import junit
+    from pytest_clusterqual.report import junit, plots
     from pytest_clusterqual.runs import RunFolder
 
     folder = RunFolder.open(arguments.run)
     records = folder.records()
     properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
     junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
-    return _print(folder, records)
+    count, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
+    if missing:
+        print(missing, file=sys.stderr)
+    return _print(folder, records, plots=count)
 
 
 def _judge(arguments: argparse.Namespace) -> int:
@@ -201,16 +265,18 @@ def _judge(arguments: argparse.Namespace) -> int:
     return _print(folder, records)
 
 
-def _print(folder: RunFolder, records: Sequence[Record]) -> int:
+def _print(folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0) -> int:
+    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
     from pytest_clusterqual.model.record import Verdict, worst
     from pytest_clusterqual.report import terminal
 
     print(terminal.summary(
-        records, run_folder=str(folder.path), simulated=folder.simulated, width=_width(100), color=sys.stdout.isatty()
+        records, run_folder=str(folder.path), simulated=folder.simulated, width=_width(100), color=sys.stdout.isatty(),
+        plots=plots,
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    return 0 if worst([record.judgement.verdict for record in records]) is Verdict.PASS else 1
+    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1
 
 
 def _width(fallback: int) -> int:

@@ -11,22 +11,26 @@ from typing import Any
 
 import pytest
 
+from pytest_clusterqual.asked import Asked
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Record, Verdict
-from pytest_clusterqual.report import junit, terminal
+from pytest_clusterqual.report import junit, plots, terminal
+from pytest_clusterqual.report.network_map import traffic_lines
 from pytest_clusterqual.runs import RunFolder, Selected
 
+_PLOTS = 20.0  # seconds; a run with hundreds of tests is not kept waiting for its pictures
 _CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
 
 
 class Ending:
     """What is told of a run once nothing writes its folder any more."""
 
-    def __init__(self, project: str) -> None:
-        self._project = project
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
         self._folder: RunFolder | None = None
         self._problem = ""
+        self._plots, self._note = 0, ""
         self._summarized = False
 
     def finish(self, folder: RunFolder, exitstatus: int, problem: str) -> int:
@@ -34,11 +38,15 @@ class Ending:
         self._folder, self._problem = folder, problem
         try:
             junit.write_junit(folder.records(), folder.path / "junit.xml", suite="clusterqual", properties={
-                "clusterqual.run": folder.run, "clusterqual.project": self._project,
+                "clusterqual.run": folder.run, "clusterqual.project": self._asked.project.name,
                 "clusterqual.simulated": str(folder.simulated).lower(),
             })  # fmt: skip
         except (OSError, ClusterQualError) as error:
             self._problem = problem or f"no JUnit report: {error}"
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
+            self._plots, self._note = plots.write_plots(
+                folder.records(), folder.measurements(), folder.path / "plots", budget=_PLOTS
+            )
         return exitstatus or (1 if self._problem or without_verdict(folder.tests, folder.records()) else 0)
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
@@ -52,14 +60,19 @@ class Ending:
             tw = reporter._tw
             text = terminal.summary(
                 records, run_folder=_relative(self._folder.path), simulated=self._folder.simulated,
-                width=tw.fullwidth, color=tw.hasmarkup,
+                width=tw.fullwidth, color=tw.hasmarkup, plots=self._plots,
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
+        if any(test.criterion == "fabric" for test in tests.values()):
+            for line in traffic_lines(self._asked.network_map()):
+                reporter.write_line(f"traffic  {line}")
         left_out = Counter(test.inapplicable for test in tests.values() if test.inapplicable)
         for reason, count in left_out.items():
             reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
         for name in without_verdict(tests, records):
             reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
+        if self._note:
+            reporter.write_line(self._note, yellow=True)
         if self._problem:
             reporter.write_line(self._problem, red=True)
 

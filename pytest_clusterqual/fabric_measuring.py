@@ -1,24 +1,36 @@
-"""What Fabric asks of a session: sweeps over collectives, exchanges between pairs of nodes.
+"""What Fabric asks of a session: sweeps over collectives, under one rank map or several, and steps taken apart.
 
 No judging: whoever calls decides how many samples are enough, and passes what there is as `before`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from random import Random
 
 from pytest_clusterqual.measuring import Clock, conditions_of, heavier, map_name, parse
-from pytest_clusterqual.model.measurement import FabricMeasurement, PairTiming, RankFabric
-from pytest_clusterqual.model.rank_map import Arrangement
+from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.groups import Groups, groups_of
+from pytest_clusterqual.model.hardware import NodeHardware
+from pytest_clusterqual.model.measurement import (
+    Conditions,
+    FabricMeasurement,
+    Placement,
+    PlacementMeasurement,
+    RankFabric,
+    RankLadder,
+    SynchronizationMeasurement,
+)
+from pytest_clusterqual.model.rank_map import Arrangement, Strategy, arrange
+from pytest_clusterqual.model.topology import Links, found_links
+from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
 
 _SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
-_PAIR_BYTES = (16 << 20, 4 << 20, 1 << 20)  # the first that moves in `_PAIR_SECONDS` at the collective's pace
-_PAIR_SECONDS = 0.25
-_PAIR_REPEATS = 5
-# Enough partners for every node of a large cluster, and few enough for a slow one.
-_MOST_PARTNERS, _LEAST_PARTNERS = 31, 3
+_MOST_ALONE = 8  # groups of a kind that are also measured one at a time
+_CALLS_ALONE = 30  # of one size, about
 
 
 def fabric(
@@ -26,63 +38,168 @@ def fabric(
     collective: str,
     group: str,
     *,
+    sizes: Sequence[int],
     rounds: int,
     arrangement: Arrangement | None = None,
     before: FabricMeasurement | None = None,
 ) -> FabricMeasurement:
-    """`rounds` passes over all sizes of one collective, added to those made `before`."""
-    assert session.project.fabric is not None
+    """`rounds` passes over `sizes` (bytes) in all groups of one kind at once, added to those `before`.
+
+    After each of the first ones, groups take turns at the largest size, so that both meet the same drift.
+    """
     began = Clock()
     if before is None:
         session.forget_samples()
-    args = {
-        "collective": collective, "group": group, "sizes": list(session.project.fabric.sizes),
-        "seconds": _SAMPLE_SECONDS,
-    }  # fmt: skip
-    made: list[tuple[RankFabric, ...]] = []
+    groups = groups_in(session, group, arrangement)
     everything: list[RankResult] = []
-    for done in range(rounds):
+
+    def swept(at_work: Groups, sizes: Sequence[int], done: int, *, alone: bool = False) -> tuple[RankFabric, ...]:
+        args = {
+            "collective": collective, "groups": at_work, "sizes": list(sizes), "seconds": _SAMPLE_SECONDS,
+            "alone": alone,
+        }  # fmt: skip
         results = session.run(
             "pytest_clusterqual.rank.collectives:sweep", args, arrangement=arrangement,
             what=f"{collective} in {group}", progress=(done, rounds),
         )  # fmt: skip
-        made.append(tuple(parse(RankFabric, result, session.places) for result in results))
-        everything += results
+        everything.extend(results)
+        return tuple(parse(RankFabric, result, session.places) for result in results)
+
+    made, alone = [], []
+    for done in range(rounds):
+        made.append(swept(groups, sizes, done))
+        if before is None and (turns := _turns(session, groups, made[0], rounds)):
+            alone.append(swept(turns, [max(sizes)], done, alone=True))
     conditions = conditions_of(session, everything, collective=collective, group=group, rank_map=map_name(arrangement))
     return FabricMeasurement(
-        conditions=heavier(conditions, before.conditions if before else None),
+        conditions=replace(
+            heavier(conditions, before.conditions if before else None),
+            algorithm=asked_algorithm(conditions.backend, session.hardware.values()),
+        ),
         rounds=(before.rounds if before else ()) + tuple(made),
+        started=before.started if before else began.wall,
+        seconds=began.seconds + (before.seconds if before else 0.0),
+        groups=groups,
+        alone=before.alone if before else tuple(alone),
+        links=links_of(session, conditions),
+    )
+
+
+def placement(
+    session: Session,
+    collective: str,
+    group: str,
+    *,
+    sizes: Sequence[int],
+    rank_maps: Sequence[Strategy],
+    repeats: int,
+    before: PlacementMeasurement | None = None,
+) -> PlacementMeasurement:
+    """`repeats` passes over `sizes` (bytes) under each rank map, each in new processes, added to those `before`.
+
+    Their order is random; it can be drawn again from the time at which the measurement started.
+    """
+    began = Clock()
+    if before is None:
+        session.forget_samples()
+    started, done = (before.started, before.placements) if before else (began.wall, ())
+    order = list(rank_maps) * repeats
+    Random(f"{started} {len(done)}").shuffle(order)
+    made: list[Placement] = []
+    everything: list[RankResult] = []
+    for rank_map in order:
+        seats = arrange(rank_map, session.nodes, session.nproc_per_node, session.hardware)
+        groups = groups_of(
+            group, [seat.node for seat in seats], layouts=session.project.layouts,
+            nproc_per_node=session.nproc_per_node,
+        )  # fmt: skip
+        args = {"collective": collective, "groups": groups, "sizes": list(sizes), "seconds": _SAMPLE_SECONDS}
+        results = session.run(
+            "pytest_clusterqual.rank.collectives:sweep", args, arrangement=rank_map, fresh=True,
+            what=f"{collective} in {group} under {rank_map}", progress=(len(made), len(order)),
+        )  # fmt: skip
+        everything += results
+        made.append(
+            Placement(
+                rank_map=rank_map,
+                groups=groups,
+                ranks=tuple(parse(RankFabric, result, session.places) for result in results),
+                paths=tuple(place.nic_path for place in session.rank_map(rank_map).places),
+            )
+        )
+    conditions = conditions_of(
+        session, everything, collective=collective, group=group, rank_map=", ".join(rank_maps)
+    )
+    return PlacementMeasurement(
+        conditions=heavier(conditions, before.conditions if before else None),
+        placements=done + tuple(made),
+        started=started,
+        seconds=began.seconds + (before.seconds if before else 0.0),
+    )
+
+
+def synchronization(
+    session: Session, layout: Layout, *, rounds: int, before: SynchronizationMeasurement | None = None
+) -> SynchronizationMeasurement:
+    """`rounds` passes over the rungs of a layout's step, or as many as half of the time there is allows."""
+    plan, launcher = session.project.fabric, session.project.launcher
+    assert plan is not None
+    began = Clock()
+    if before is None:
+        session.forget_samples()
+    args = {
+        "workload": to_json(session.project.workload), "layout": to_json(layout), "rounds": rounds,
+        "seconds": min(plan.budget, launcher.job_timeout) / 2,
+    }  # fmt: skip
+    results = session.run(
+        "pytest_clusterqual.rank.ladder:climb", args, new_group=True, what=f"step of {layout.name} taken apart"
+    )
+    ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
+    conditions = conditions_of(session, results, layout=layout.name)
+    return SynchronizationMeasurement(
+        conditions=heavier(conditions, before.conditions if before else None),
+        rounds=(before.rounds if before else ()) + tuple(zip(*ladders, strict=True)),
         started=before.started if before else began.wall,
         seconds=began.seconds + (before.seconds if before else 0.0),
     )
 
 
-def pairs(
-    session: Session, measurement: FabricMeasurement, *, arrangement: Arrangement | None = None
-) -> FabricMeasurement:
-    """The same measurement with what every pair of nodes can exchange, each on its own.
+def groups_in(session: Session, kind: str, arrangement: Arrangement | None = None) -> Groups:
+    """All groups of one kind where the ranks really are; starts them if need be.
 
-    It should take no more than half of the job timeout: where the links are too slow or the nodes
-    too many for that, each node meets some of the others only.
+    Raises:
+        ValueError: there is no such kind, or the layout does not fit.
     """
-    began = Clock()
-    size, partners = _pair_plan(measurement, session.project.launcher.job_timeout / 2)
-    args = {"size": size, "repeats": _PAIR_REPEATS, "partners": partners}
-    results = session.run(
-        "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes"
-    )
-    received = [parse(tuple[PairTiming, ...], result, session.places) for result in results]
-    return replace(
-        measurement,
-        pairs=tuple(timing for timings in received for timing in timings),
-        seconds=measurement.seconds + began.seconds,
-    )
+    nodes = [place.node for place in session.rank_map(arrangement).places]
+    return groups_of(kind, nodes, layouts=session.project.layouts, nproc_per_node=session.nproc_per_node)
 
 
-def _pair_plan(measurement: FabricMeasurement, seconds: float) -> tuple[int, int]:
-    """Message size and number of partners with which pairs take so many `seconds`, at the pace of the collective."""
-    largest = [rank.timings[-1] for rank in measurement.rounds[-1] if rank.timings]
-    pace = max(max(timing.seconds) / timing.bytes for timing in largest)
-    size = next((size for size in _PAIR_BYTES if size * pace <= _PAIR_SECONDS), _PAIR_BYTES[-1])
-    messages = 2 * (_PAIR_REPEATS + 1)  # both ways, and a warm-up
-    return size, max(_LEAST_PARTNERS, min(int(seconds / (messages * size * pace)), _MOST_PARTNERS))
+def links_of(session: Session, conditions: Conditions) -> Links:
+    """What the nodes themselves say; simulated ones share a machine and use none of its NICs."""
+    links = found_links(session.hardware.values())
+    return Links(intra_node=links.intra_node) if conditions.simulated else links
+
+
+def asked_algorithm(backend: str, hardware: Iterable[NodeHardware]) -> str | None:
+    """What NCCL_ALGO asks NCCL for on the nodes; None where it is free to choose."""
+    if backend != "nccl":
+        return None
+    asked = {node.told_nccl("NCCL_ALGO") for node in hardware}
+    return None if asked == {None} else " / ".join(sorted(algorithm or "not set" for algorithm in asked))
+
+
+def _turns(session: Session, groups: Groups, first: Sequence[RankFabric], rounds: int) -> Groups:
+    """Those of several groups that are to be measured one at a time too, evenly chosen.
+
+    They take no more than half of the budget, with one group at least, and none if one alone takes
+    half of the job timeout.
+    """
+    assert session.project.fabric is not None
+    slowest = max((max(rank.timings[-1].seconds) for rank in first if rank.timings), default=0.0)
+    turn = max(_CALLS_ALONE * slowest, 5 * _SAMPLE_SECONDS)
+    limit = session.project.launcher.job_timeout / 2
+    if len(groups) < 2 or turn > limit:
+        return ()
+    affordable = int(min(session.project.fabric.budget / 2 / rounds, limit) / turn)
+    count = max(min(affordable, _MOST_ALONE), 1)
+    return groups[:: -(-len(groups) // count)]

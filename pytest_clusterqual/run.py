@@ -21,10 +21,13 @@ from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import junit
+from pytest_clusterqual.report.network_map import network_map
 from pytest_clusterqual.runs import RunFolder, Selected
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.show import ProgressLine
 from pytest_clusterqual.world import Progress
+
+_MAP_WIDTH = 120  # columns of a file that may be read anywhere
 
 
 class Qualification:
@@ -47,7 +50,7 @@ class Qualification:
         self._tests: dict[str, Selected] = {}
         self._kept: dict[str, str] = {}
         self._problem = ""
-        self._ending = Ending(self.project.name)
+        self._ending = Ending(self.asked)
         self._session: Session | None = None
         self._leases: Leases | None = None
         self._lease: Lease | None = None
@@ -120,6 +123,8 @@ class Qualification:
             else:
                 self.folder = open_folder(self.config, self.asked, simulated=launcher.simulated)
             self.folder.select(self._tests)
+            if any(test.criterion == "fabric" for test in self._tests.values()):
+                self.folder.add_text("network-map.txt", network_map(self.asked.network_map(), width=_MAP_WIDTH) + "\n")
             self._kept = _usable(self.folder)
         except BaseException:
             launcher.close()

@@ -29,9 +29,6 @@ ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements
 TESTS = "tests.json"
 _KINDS = {kind: name for name, kind in MEASUREMENTS.items()}
 
-_RECORDED_VARIABLES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SLURM_", "OMP_")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSW|PASSPHRASE|JWT|CREDENTIAL", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 _ELSEWHERE = "give another folder with --qual-run-dir"
 _REMEDIES = {
     errno.ENOSPC: f"free some space, or {_ELSEWHERE}",
@@ -232,6 +229,17 @@ class RunFolder:
         except OSError as error:
             _cannot_write(self.path / ENVIRONMENT, error)
 
+    def add_text(self, name: str, text: str) -> None:
+        """Put a text for people into the folder, whole or not at all.
+
+        Raises:
+            RunFolderError: it could not be written.
+        """
+        try:
+            lines.replace(self.path / name, text.encode())
+        except OSError as error:
+            _cannot_write(self.path / name, error)
+
     def merge(self) -> None:
         """Bring the lines of all parts into the two main files; nobody may be writing any more.
 
@@ -292,15 +300,6 @@ def _when(line: Line) -> tuple[float, float]:
     made = line.value.get("measurement")
     attempt, started = line.value.get("attempt"), (made if isinstance(made, dict) else line.value).get("started")
     return attempt if isinstance(attempt, int) else 0, started if isinstance(started, (int, float)) else 0
-
-
-def environment_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer communication, threads and the allocation, without secrets."""
-    return {
-        name: value
-        for name, value in sorted(environ.items())
-        if name.startswith(_RECORDED_VARIABLES) and not _SECRET_NAME.search(name) and not _PASSWORD_IN_URL.search(value)
-    }
 
 
 def default_path(base: Path | str, now: datetime) -> Path:

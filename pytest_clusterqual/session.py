@@ -20,6 +20,7 @@ from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.rank_map import Arrangement, arrange, surrounded
 from pytest_clusterqual.model.telemetry import NodeTelemetry, summarize
 from pytest_clusterqual.model.topology import Links, RankMap, RankPlace, Topology
+from pytest_clusterqual.perf_run import perf_run
 from pytest_clusterqual.read.survey import read_survey
 from pytest_clusterqual.training_launch import Trained, train
 from pytest_clusterqual.world import Job, Progress, RankResult, World
@@ -237,6 +238,17 @@ class Session:
         )  # fmt: skip
         self._keep(trained.samples)
         return trained
+
+    def perf(self, collective: str, group: str, *, number: int, total: int) -> list[Path]:
+        """The `number`-th of `total` runs of a program of nccl-tests, as `perf_run`; it has the nodes for itself."""
+        assert self.project.fabric is not None
+        self.release()
+        ranks = len(self.nodes) * self.nproc_per_node
+        self._tell(Progress(f"nccl-tests: {collective} in {group}", ranks, done=number - 1, total=total))
+        return perf_run(
+            self._launcher, self._nodes, self.nproc_per_node, self.project.fabric, collective=collective, group=group,
+            number=number, limits=self.project.launcher, logs=self._logs,
+        )  # fmt: skip
 
     def checkpoint_folder(self) -> Path:
         """A folder for one run's checkpoints, where the project wants them; every node must see it."""

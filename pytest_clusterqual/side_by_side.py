@@ -47,7 +47,7 @@ class Controller:
             raise
         progress.clear()
         self._problem = ""
-        self._ending = Ending(asked.project.name)
+        self._ending = Ending(asked)
         self._sigterm = Sigterm()
 
     # -- xdist's hooks ---------------------------------------------------------------------------

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual.model.record import Interval
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -160,3 +164,10 @@ def samples_needed(samples: Sequence[float], bound: float) -> int | None:
 def _deviation(samples: Sequence[float]) -> float:
     mean = sum(samples) / len(samples)
     return math.sqrt(sum((sample - mean) ** 2 for sample in samples) / (len(samples) - 1))
+
+
+def chance(observed: float, drawn: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    """How often chance alone reaches `observed`: the share of what was `drawn` that does, itself counted in."""
+    import numpy as np
+
+    return (1 + int(np.count_nonzero(np.asarray(drawn) >= observed - 1e-12))) / (1 + len(drawn))

@@ -78,7 +78,7 @@ def _run(order: dict[str, Any], scratch: str) -> int:
     try:
         agent = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-            preexec_fn=_die_with_the_guard,  # noqa: PLW1509  # the guard has one thread
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # the guard has one thread
         )  # fmt: skip
     except OSError as error:
         _tell("failed", reason=f"cannot start {argv[0]}: {error.strerror}")
@@ -141,8 +141,8 @@ def _all_read() -> bool:
     return bool(select.select([], [1], [], 0)[1])
 
 
-def _die_with_the_guard() -> None:
-    """Runs in the agent before it begins: should even the guard be killed, its agent goes, and the ranks with it."""
+def die_with_parent() -> None:
+    """Runs in a child before it begins: should even the guard be killed, its agent goes, and the ranks with it."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

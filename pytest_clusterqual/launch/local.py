@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pytest_clusterqual.errors import LaunchError
-from pytest_clusterqual.launch.plan import NodePlan, split
+from pytest_clusterqual.launch.plan import NO_MPI, NodePlan, split
 
 _MOST_NODES = 150  # addresses 127.0.0.101 to 127.0.0.250
 
@@ -65,6 +65,10 @@ class LocalLauncher:
     def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
         """The program itself: it is on its node already."""
         return list(program)
+
+    def together(self, nodes: Sequence[NodePlan], each: int, program: Sequence[str]) -> list[str]:
+        """There is no MPI here."""
+        raise LaunchError(NO_MPI)
 
     def explain(self, said: str) -> str:
         """Nothing lies between the session and this machine."""

@@ -38,9 +38,19 @@ class MpiLauncher(Remote):
 
     def command(self, node: NodePlan, program: Sequence[str], *, store: tuple[str, int] | None = None) -> list[str]:
         """One process on the host, not bound to any core; its standard input is ours, as for every first process."""
-        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return [
-            "mpirun", *as_root, "--host", f"{node.host}:1", "-np", "1", "--bind-to", "none",
-            "--mca", "plm_rsh_args", "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10",
-            *program,
-        ]  # fmt: skip
+        return [*_mpirun([node], 1), *program]
+
+    def together(self, nodes: Sequence[NodePlan], each: int, program: Sequence[str]) -> list[str]:
+        """One job over all hosts, in their order; MPI itself speaks over the launcher's interface."""
+        at = self.interface
+        over = ["--mca", "oob_tcp_if_include", at, "--mca", "btl_tcp_if_include", at] if at else []
+        return [*_mpirun(nodes, each), *over, *program]
+
+
+def _mpirun(nodes: Sequence[NodePlan], each: int) -> list[str]:
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [
+        "mpirun", *as_root, "--host", ",".join(f"{node.host}:{each}" for node in nodes), "-np", str(each * len(nodes)),
+        "--bind-to", "none",
+        "--mca", "plm_rsh_args", "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10",
+    ]  # fmt: skip

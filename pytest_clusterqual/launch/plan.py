@@ -16,6 +16,7 @@ from pytest_clusterqual.launch.network import NoRoute, own_place, route_to
 # What launchers advise when a program they started is not there.
 NO_PYTHON = "name a Python that every node has with launcher.python"
 NO_PACKAGE = f"install the package there, or {NO_PYTHON}; `clusterqual doctor` shows every host"
+NO_MPI = "a program over several nodes needs MPI: launcher.kind mpi or slurm"
 
 # Stands in the agent's command line until the guard knows its host's address on the route to the others.
 OWN_ADDRESS = "@OWN_ADDRESS@"
@@ -82,6 +83,14 @@ class Launcher(Protocol):
         """
         ...
 
+    def together(self, nodes: Sequence[NodePlan], each: int, program: Sequence[str]) -> list[str]:
+        """The argv, for this machine, of one MPI job with `each` processes of `program` on every node.
+
+        Raises:
+            LaunchError: this way to the nodes starts no MPI job.
+        """
+        ...
+
     def explain(self, said: str) -> str:
         """What went wrong on the way to the node, with the remedy, from what was printed; empty if it is not known."""
         ...
@@ -111,6 +120,9 @@ class Remote:
         self.interface = interface
         self.address = address or ""
         self.python = python or sys.executable
+
+    def together(self, nodes: Sequence[NodePlan], each: int, program: Sequence[str]) -> list[str]:
+        raise LaunchError(NO_MPI)
 
     def explain(self, said: str) -> str:
         """The complaint of what lies between the session and the node, and what to do about it."""

@@ -63,6 +63,7 @@ class SlurmLauncher(Remote):
         self._held: Held | None = None
         self._job = environ.get("SLURM_JOB_ID", "")
         self._node_list = environ.get("SLURM_JOB_NODELIST", "")
+        self._mpi = environ.get("SLURM_MPI_TYPE", "pmix")
 
     def nodes(self, count: int, nproc_per_node: int) -> tuple[NodePlan, ...]:
         """`count` nodes of the allocation, which is asked for first if there is none.
@@ -124,6 +125,14 @@ class SlurmLauncher(Remote):
         return [
             "srun", f"--jobid={self._job}", f"--nodelist={node.host}", "--nodes=1", "--ntasks=1", "--overlap",
             "--cpu-bind=none", "--mem=0", "--unbuffered", "--job-name=clusterqual", *program,
+        ]  # fmt: skip
+
+    def together(self, nodes: Sequence[NodePlan], each: int, program: Sequence[str]) -> list[str]:
+        """One step of all tasks; SLURM_MPI_TYPE says which MPI the program was built with, if it is not PMIx."""
+        return [
+            "srun", f"--jobid={self._job}", f"--nodelist={','.join(node.host for node in nodes)}",
+            f"--nodes={len(nodes)}", f"--ntasks={each * len(nodes)}", f"--ntasks-per-node={each}", f"--mpi={self._mpi}",
+            "--overlap", "--cpu-bind=none", "--mem=0", "--unbuffered", "--job-name=clusterqual", *program,
         ]  # fmt: skip
 
     def close(self) -> None:

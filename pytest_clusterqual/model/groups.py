@@ -109,6 +109,13 @@ def groups_of(
     return layout_groups(layout, len(rank_nodes), nproc_per_node).get(dimension, ())
 
 
+def spread(groups: Groups, rank_nodes: Sequence[str]) -> str:
+    """Groups of one size in words, such as ``8 groups of 2 ranks inside a node``."""
+    nodes = max(len({rank_nodes[rank] for rank in group}) for group in groups)
+    where = "inside a node" if nodes == 1 else f"over {nodes} nodes"
+    return f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])} ranks {where}"
+
+
 def _spot(rank: int, shape: Sequence[int]) -> tuple[int, ...]:
     spot = []
     for size in reversed(shape):

@@ -173,3 +173,14 @@ class NodeHardware:
             return (), None
         best, _name, kind = min(found)
         return tuple(dict.fromkeys(name for rank, name, _kind in found if rank == best)), kind
+
+    def told_nccl(self, variable: str) -> str | None:
+        """The value of one of NCCL's variables here, as NCCL finds it; None if nothing sets it."""
+        if variable in self.settings:
+            return self.settings[variable]
+        for file in ("~/.nccl.conf", "/etc/nccl.conf"):
+            for line in self.settings.get(file, "").splitlines():
+                name, _, value = line.partition("=")
+                if name.strip() == variable:
+                    return value.strip()
+        return None

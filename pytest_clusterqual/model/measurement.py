@@ -306,10 +306,16 @@ class ReportedTiming:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportedSweep:
-    """One run of another tool over its sizes; `source` is the file and line it was read from."""
+    """One run of another tool over its sizes; `source` is the file and line it was read from.
+
+    `out_of_bounds` is how many wrong values the tool counted in the whole run, `group` which of the
+    groups ran it, counted from 0, where they ran side by side.
+    """
 
     source: str
     timings: tuple[ReportedTiming, ...]
+    out_of_bounds: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_clusterqual.errors import LaunchError
-from pytest_clusterqual.model.hardware import NodeHardware, PathClass
+from pytest_clusterqual.model.hardware import Gpu, NodeHardware, PathClass
+
+# GPU -> its NVLinks, and what each carries in one direction (bytes per second): half of the total in NVIDIA's
+# data sheets over the number of links. Those for export have fewer links.
+_NVLINKS: dict[str, tuple[int, float]] = {
+    "P100": (4, 20e9), "V100": (6, 25e9), "A100": (12, 25e9), "A800": (8, 25e9), "H20": (18, 25e9), "H100": (18, 25e9),
+    "H200": (18, 25e9), "H800": (8, 25e9), "B200": (18, 50e9), "B300": (18, 50e9),
+}  # fmt: skip
+_GPU_MODEL = re.compile(rf"\bG?({'|'.join(_NVLINKS)})\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Links:
-    """What was promised, each in bytes per second and direction; None where the file is silent."""
+    """What was promised or found, each in bytes per second and direction; None where that is not known.
+
+    `intra_node` is what one rank can send inside its node.
+    """
 
     intra_node: float | None = None
     nic: float | None = None
@@ -78,6 +90,48 @@ class RankMap:
 
     def __getitem__(self, rank: int) -> RankPlace:
         return self.places[rank]
+
+
+def found_links(hardware: Collection[NodeHardware]) -> Links:
+    """What the nodes themselves say: the least that one of them has.
+
+    NICs count that are up and no bridge, tunnel or the like, and of these the fastest of each node.
+    Inside a node NVLink counts where it joins every GPU with every other; whatever else joins them
+    has no known rate.
+    """
+    nics = [[nic.rate for nic in node.nics if nic.up and nic.rate and not nic.virtual] for node in hardware]
+    inside = [_nvlink_rate(node) for node in hardware]
+    known = [rate for rate in inside if rate is not None]
+    intra_node = min(known) if known and len(known) == len(inside) else None
+    if not nics or not all(nics):
+        return Links(intra_node=intra_node)
+    return Links(
+        intra_node=intra_node,
+        nic=min(max(rates) for rates in nics),
+        nics_per_node=min(rates.count(max(rates)) for rates in nics),
+    )
+
+
+def _nvlink_rate(node: NodeHardware) -> float | None:
+    names = {gpu.name for gpu in node.gpus}
+    lanes: dict[str, dict[str, int]] = {name: {} for name in names}
+    for path in node.paths:
+        if path.kind == "NV" and {path.one, path.other} <= names:
+            lanes[path.one][path.other] = lanes[path.other][path.one] = path.lanes
+    if len(names) < 2 or any(len(peers) < len(names) - 1 for peers in lanes.values()):
+        return None
+    rates = [_egress(gpu, lanes[gpu.name].values()) for gpu in node.gpus]
+    known = [rate for rate in rates if rate is not None]
+    return min(known) if len(known) == len(rates) else None
+
+
+def _egress(gpu: Gpu, lanes: Collection[int]) -> float | None:
+    model = _GPU_MODEL.search(gpu.model or "")
+    if model is None:
+        return None
+    most, rate = _NVLINKS[model[1]]
+    # Through a switch the same lanes lead to all peers, and each path counts all of them.
+    return min(sum(lanes), most) * rate
 
 
 def check_world(

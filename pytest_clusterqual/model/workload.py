@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -26,10 +27,31 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Number of parameters: untied embeddings, two norms a layer and a final one, no biases."""
-        head = self.hidden // self.heads
-        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * head
-        feed_forward = 3 * self.hidden * self.ffn
-        return self.layers * (attention + feed_forward + 2 * self.hidden) + 2 * self.vocab * self.hidden + self.hidden
+        block = sum(math.prod(shape) for shape in self.block().values())
+        return self.layers * block + 2 * self.vocab * self.hidden + self.hidden
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of every parameter, in the order in which the model uses them."""
+        blocks = {
+            f"blocks.{layer}.{name}": shape for layer in range(self.layers) for name, shape in self.block().items()
+        }
+        table = (self.vocab, self.hidden)
+        return {"embedding.weight": table, **blocks, "norm.weight": (self.hidden,), "head.weight": table}
+
+    def block(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the parameters of one layer; a matrix is (out, in)."""
+        narrow = self.kv_heads * (self.hidden // self.heads)
+        return {
+            "attention_norm.weight": (self.hidden,),
+            "attention.query.weight": (self.hidden, self.hidden),
+            "attention.key.weight": (narrow, self.hidden),
+            "attention.value.weight": (narrow, self.hidden),
+            "attention.output.weight": (self.hidden, self.hidden),
+            "feed_forward_norm.weight": (self.hidden,),
+            "feed_forward.gate.weight": (self.ffn, self.hidden),
+            "feed_forward.up.weight": (self.ffn, self.hidden),
+            "feed_forward.down.weight": (self.hidden, self.ffn),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

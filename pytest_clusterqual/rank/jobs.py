@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import time
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.groups import groups_of
 
 
 @dataclass(kw_only=True)
@@ -50,26 +52,30 @@ class Context:
 
         Returns None on ranks outside of it.
         """
-        members = tuple(self.members[rank] for rank in ranks)
-        if self.rank not in ranks:
-            return None
-        # Kept for the life of the worker: torch names such a group by its ranks, and a name that
-        # is used again after its group was destroyed finds the old keys in the store and hangs.
-        # Only the members synchronize, for ranks outside this job take no part.
+        return self.own_group([ranks])
+
+    def own_group(self, groups: Sequence[Sequence[int]]) -> ProcessGroup | None:
+        """A process group of those ranks among which this rank is; None if it is in none of `groups`.
+
+        No rank may be in two of them. Every rank of the job must call it, alike.
+        """
+        mine = next((ranks for ranks in groups if self.rank in ranks), ())
+        if not mine or len(mine) == self.world_size:
+            return self.group if mine else None
+        members = tuple(self.members[rank] for rank in mine)
+        # Kept for the life of the worker: a name that is used again after its group was destroyed
+        # finds the old keys in the store and hangs.
         if members not in self.subgroups:
-            self.subgroups[members] = dist.new_group(members, use_local_synchronization=True)
+            self.subgroups[members] = _group_by_members(members)
         return self.subgroups[members]
 
     def groups(self, kind: str) -> tuple[tuple[int, ...], ...]:
-        """All groups of one kind (intra_node, inter_node, world), as ranks of this job."""
-        by_node: dict[str, list[int]] = {}
-        for rank, node in enumerate(self.nodes):
-            by_node.setdefault(node, []).append(rank)
-        if kind == "intra_node":
-            return tuple(tuple(ranks) for ranks in by_node.values())
-        if kind == "inter_node":
-            return (tuple(ranks[0] for ranks in by_node.values()),)
-        return (tuple(range(self.world_size)),)
+        """All groups of one kind (intra_node, inter_node, rails, world), as ranks of this job.
+
+        Raises:
+            ValueError: there is no such kind.
+        """
+        return groups_of(kind, self.nodes)
 
     def report(self, done: float, total: float, what: str) -> None:
         """Tell the session how far this job is; call it outside timed windows only."""
@@ -79,6 +85,21 @@ class Context:
         """Wait for the device; on CPU there is nothing to wait for."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _group_by_members(members: tuple[int, ...]) -> ProcessGroup:
+    """A process group that its members make on their own, for ranks outside a job take no part.
+
+    torch would put into its name how many groups a process has, and members that differ in that
+    would wait for each other forever. This name holds the members only.
+    """
+    c10d = dist.distributed_c10d
+    name = hashlib.sha256(repr(members).encode()).hexdigest()
+    genuine, c10d._process_group_name = c10d._process_group_name, lambda *_, **__: name
+    try:
+        return dist.new_group(members, use_local_synchronization=True)
+    finally:
+        c10d._process_group_name = genuine
 
 
 def resolve(name: str) -> Callable[..., Any]:

@@ -85,9 +85,9 @@ def timed_steps(ctx: Context, job: Job, data: ByteData, steps: range) -> StepTim
     return times
 
 
-def meet(ctx: Context) -> None:
-    """Wait until every rank of the job is here and its device is idle."""
-    dist.all_reduce(torch.zeros(1, device=ctx.device), group=ctx.group)
+def meet(ctx: Context, group: dist.ProcessGroup | None = None) -> None:
+    """Wait until every rank of `group` (default: the whole job) is here and its device is idle."""
+    dist.all_reduce(torch.zeros(1, device=ctx.device), group=group or ctx.group)
     ctx.synchronize()
 
 

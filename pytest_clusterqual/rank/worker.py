@@ -62,8 +62,10 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
         rank=settings.rank,
         world_size=settings.world_size,
         timeout=_GROUP_TIMEOUT,
-        device_id=device if device.type == "cuda" else None,
     )
+    # A group that is bound to its device (device_id) would make groups of some ranks by splitting its
+    # communicator, for which NCCL waits for all ranks; this makes the communicator just as early.
+    dist.all_reduce(torch.zeros(1, device=device))
     channel.put(
         f"{generation}/hello/{settings.rank}",
         place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node),

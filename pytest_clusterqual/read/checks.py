@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_clusterqual import units
+from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.read.demands import Demand, FabricDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import Fault
 from pytest_clusterqual.read.messages import did_you_mean, shown
@@ -18,11 +20,12 @@ from pytest_clusterqual.read.schema import (
     WorkloadSection,
 )
 
+Layouts = Sequence[tuple[int, LayoutSection]]  # those that are right in themselves, by position
 Numbered = Sequence[tuple[int, Demand]]  # the entries of a `require` list that are right in themselves, by position
 _NEEDS_FAILURE = ("checkpoint_load", "detection", "restart", "recovery")
 
 
-def layout_names(layouts: Sequence[tuple[int, LayoutSection]]) -> Iterator[Fault]:
+def layout_names(layouts: Layouts) -> Iterator[Fault]:
     seen: set[str] = set()
     for index, layout in layouts:
         if layout.name in seen:
@@ -70,6 +73,55 @@ def _fabric_demand(fabric: FabricSection, demand: FabricDemand) -> Iterator[tupl
                 yield demand.quantity, f"{got}, want what was promised there, such as {link}: 400 Gbit/s"
 
 
+def fabric_parts(fabric: FabricSection, demands: Numbered) -> Iterator[Fault]:
+    """What is measured only where another key asks for it."""
+    for index, demand in demands:
+        where = ("fabric", "require", index)
+        if demand.quantity == "placement" and len(fabric.rank_maps) < 2:
+            text = "there is no other placement to compare with, want two fabric.rank_maps or more: [block, cyclic]"
+            yield (*where, "placement"), text
+        if demand.quantity == "amplification" and not fabric.synchronization:
+            text = "no step is taken apart to measure it, want the names of layouts in fabric.synchronization"
+            yield (*where, "amplification"), text
+        selectors = [key for key, value in demand.selectors().items() if value is not None]
+        if demand.quantity == "amplification" and selectors:
+            text = "amplification is that of a whole training step, which has no collective, group, from or to"
+            yield (*where, selectors[0].removesuffix("_bytes")), text
+
+
+def fabric_synchronization(
+    fabric: FabricSection, layouts: Layouts, workload: WorkloadSection | None
+) -> Iterator[Fault]:
+    """Every layout named exists, can be trained, and can do a step without communication."""
+    known = {layout.name: layout for _index, layout in layouts}
+    for index, name in enumerate(fabric.synchronization):
+        where = ("fabric", "synchronization", index)
+        if name not in known:
+            yield where, f"got {shown(name)}, {did_you_mean(name, known)}"
+        elif untrained := Layout(**known[name].model_dump()).untrained:
+            yield where, f"got {shown(name)}: {untrained} cannot be trained in this version, want another layout"
+        elif workload and workload.precision == "fp16" and known[name].fsdp:
+            text = "with precision fp16 its ranks also exchange whether gradients overflow, want bf16 or fp32"
+            yield where, f"got {shown(name)}: {text}"
+
+
+def fabric_layout_groups(demands: Numbered, layouts: Layouts) -> Iterator[Fault]:
+    """A group of a layout, such as ``tp2.tensor``, is one that the layout makes."""
+    known = [f"{layout.name}.{name}" for _index, layout in layouts for name in _dimensions(layout)]
+    for index, demand in demands:
+        assert isinstance(demand, FabricDemand)
+        if demand.group and "." in demand.group and demand.group not in known:
+            yield (
+                ("fabric", "require", index, "group"),
+                f"got {shown(demand.group)}, {did_you_mean(demand.group, known)}",
+            )
+
+
+def _dimensions(layout: LayoutSection) -> list[str]:
+    degrees = [name for name in ("tensor", "context", "pipeline", "expert") if getattr(layout, name) > 1]
+    return [*degrees, *(["shard"] if layout.fsdp else []), "replicate"]
+
+
 def scaling_demands(scaling: ScalingSection, demands: Numbered) -> Iterator[Fault]:
     points, baseline = scaling.points, scaling.points[0]
     for index, demand in demands:
@@ -109,14 +161,50 @@ def kill_rank(section: FullRunSection, nodes: int, ranks_per_node: int) -> Itera
         yield ("full_run", "failure", "kill_rank"), text
 
 
-def global_batch(workload: WorkloadSection, node_counts: Sequence[int], ranks_per_node: int) -> Iterator[Fault]:
+def layout_degrees(layouts: Layouts, workload: WorkloadSection) -> Iterator[Fault]:
+    """What a layout cuts must be there in that many equal parts."""
+    model, length = workload.model, workload.sequence_length
+    for index, layout in layouts:
+        where = ("layouts", index)
+        for name in ("heads", "kv_heads", "ffn"):
+            if getattr(model, name) % layout.tensor:
+                text = f"got {layout.tensor}, want a divisor of workload.model.{name} {getattr(model, name)}"
+                yield (*where, "tensor"), text
+        if layout.pipeline > model.layers:
+            yield (*where, "pipeline"), f"got {layout.pipeline}, want at most workload.model.layers {model.layers}"
+        if layout.expert > 1 and not model.experts:
+            yield (*where, "expert"), f"got {layout.expert}, want 1: workload.model.experts is 0"
+        if length % (parts := layout.context * layout.tensor):
+            key = "context" if layout.context > 1 else "tensor"
+            text = f"want context x tensor = {parts} to divide workload.sequence_length {length}"
+            yield (*where, key), f"got {getattr(layout, key)}, {text}"
+
+
+def layouts_fit(layouts: Layouts, nodes: int, ranks_per_node: int) -> Iterator[Fault]:
+    """No copy of the model may need more ranks than there are."""
+    for index, layout in layouts:
+        degrees = {key: getattr(layout, key) for key in ("pipeline", "context", "tensor")}
+        if (ranks := math.prod(degrees.values())) > nodes * ranks_per_node:
+            key = max(degrees, key=lambda key: degrees[key])
+            text = f"want pipeline x context x tensor = {ranks} to be at most"
+            product = f"{nodes * ranks_per_node} = {nodes} node(s) x {ranks_per_node} rank(s)"
+            yield ("layouts", index, key), f"got {degrees[key]}, {text} {product}"
+
+
+def global_batch(
+    workload: WorkloadSection, layouts: Layouts, node_counts: Sequence[int], ranks_per_node: int
+) -> Iterator[Fault]:
     """The exact job must run on every one of the node counts: same sequences per optimizer step."""
+    copies = {layout.pipeline * layout.context * layout.tensor for _index, layout in layouts} or {1}
     for nodes in node_counts:
-        per_forward = workload.microbatch * nodes * ranks_per_node
-        if workload.global_batch % per_forward:
-            product = f"microbatch {workload.microbatch} x {nodes} node(s) x {ranks_per_node} rank(s)"
-            text = f"got {workload.global_batch}, want a multiple of {per_forward} = {product}"
-            yield ("workload", "global_batch"), text
+        ranks = f"{nodes} node(s) x {ranks_per_node} rank(s)"
+        for model in sorted(copies):
+            data, more = divmod(nodes * ranks_per_node, model)
+            per_forward = workload.microbatch * data
+            if not more and workload.global_batch % per_forward:
+                product = f"microbatch {workload.microbatch} x {ranks}" + (f" / {model} a copy" if model > 1 else "")
+                text = f"got {workload.global_batch}, want a multiple of {per_forward} = {product}"
+                yield ("workload", "global_batch"), text
 
 
 def data_file(workload: WorkloadSection, folder: Path) -> Iterator[Fault]:

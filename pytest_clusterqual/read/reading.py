@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from pytest_clusterqual.read import checks
+from pytest_clusterqual.read import checks, fabric_levels
 from pytest_clusterqual.read.fields import Fault, Section
 from pytest_clusterqual.read.messages import shown, translate, unknown_key
 from pytest_clusterqual.read.schema import (
@@ -116,14 +116,20 @@ class Reading:
             names = [layout.name for _index, layout in self.layouts]
             for key, section in (("memory", self.memory), ("scaling", self.scaling), ("full_run", self.full_run)):
                 self.report(checks.layouts_exist(key, section, self.demands.get(key, []), names))
+            self.report(checks.fabric_layout_groups(self.demands.get("fabric", []), self.layouts))
+            if self.fabric:
+                self.report(checks.fabric_synchronization(self.fabric, self.layouts, self.workload))
         if self.fabric:
             self.report(checks.fabric_demands(self.fabric, self.demands.get("fabric", [])))
+            self.report(checks.fabric_parts(self.fabric, self.demands.get("fabric", [])))
+            self.report(fabric_levels.of_whole_sweep(self.demands.get("fabric", [])))
         if self.scaling:
             self.report(checks.scaling_demands(self.scaling, self.demands.get("scaling", [])))
         if self.full_run:
             self.report(checks.full_run(self.full_run, self.demands.get("full_run", []), self.workload))
         if self.workload:
             self.report(checks.data_file(self.workload, folder))
+            self.report(checks.layout_degrees(self.layouts, self.workload))
         self._check_world(nodes, nproc_per_node)
 
     def _check_world(self, nodes: int | None, nproc_per_node: int | None) -> None:
@@ -134,6 +140,11 @@ class Reading:
         points = self.scaling.points if self.scaling else []
         counts = {1} | ({nodes, *(point for point in points if point <= nodes)} if nodes else set())
         if self.workload:
-            self.report(checks.global_batch(self.workload, sorted(counts), ranks))
+            self.report(checks.global_batch(self.workload, self.layouts, sorted(counts), ranks))
+        if nodes:
+            self.report(checks.layouts_fit(self.layouts, nodes, ranks))
+        if self.fabric:
+            rates = self.demands.get("fabric", [])
+            self.report(fabric_levels.within_reach(self.fabric, rates, self.layouts, nodes=nodes, ranks_per_node=ranks))
         if self.full_run and nodes:
             self.report(checks.kill_rank(self.full_run, nodes, ranks))

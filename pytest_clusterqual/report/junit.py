@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,11 +16,10 @@ from pytest_clusterqual.model.measurement import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.terminal import failure_message
+from pytest_clusterqual.report.text import xml_safe
 
 PREFIX = "clusterqual."
 
-# XML 1.0 has no way to write any other character, not even as a reference.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESULTS = {
     Verdict.FAIL: (Failure, "fail"),
     Verdict.UNDECIDED: (Failure, "undecided"),
@@ -48,14 +46,14 @@ def write_junit(records: Sequence[Record], path: Path | str, *, suite: str, prop
     Raises:
         RunFolderError: the file could not be written.
     """
-    testsuite = TestSuite(_xml(suite))
+    testsuite = TestSuite(xml_safe(suite))
     started = [record.started for record in records if math.isfinite(record.started)]
     with contextlib.suppress(ValueError, OverflowError, OSError):  # a time no calendar knows is left out
         testsuite.timestamp = datetime.fromtimestamp(min(started), timezone.utc).isoformat(timespec="seconds")
     for name, value in properties.items():
-        testsuite.add_property(_xml(name), _xml(value))
+        testsuite.add_property(xml_safe(name), xml_safe(value))
     testsuite.add_testcases([_testcase(group) for group in _by_test(records)])
-    root = JUnitXml(_xml(suite))
+    root = JUnitXml(xml_safe(suite))
     root.add_testsuite(testsuite)
     root.update_statistics()
     _replace(Path(path), root)
@@ -70,7 +68,7 @@ def _by_test(records: Sequence[Record]) -> list[list[Record]]:
 
 def _testcase(group: Sequence[Record]) -> TestCase:
     classname, name = _names(group[0].test)
-    case = TestCase(_xml(name), _xml(classname), round(_seconds(group), 3))
+    case = TestCase(xml_safe(name), xml_safe(classname), round(_seconds(group), 3))
     bag = Properties()
     for key, value in numbered(group):
         bag.add_property(Property(key, value))
@@ -81,8 +79,8 @@ def _testcase(group: Sequence[Record]) -> TestCase:
         kind, type_ = (Skipped, "excepted") if excepted else _RESULTS[verdict]
         culprit = next(record for record in group if record.judgement.verdict is verdict)
         because = f"excepted: {group[0].exception}; " if excepted else ""
-        result = kind(_xml(because + _message(culprit.judgement)), type_)
-        result.text = _xml(failure_message([record.judgement for record in group], culprit.conditions))
+        result = kind(xml_safe(because + _message(culprit.judgement)), type_)
+        result.text = xml_safe(failure_message([record.judgement for record in group], culprit.conditions))
         case.append(result)
     return case
 
@@ -143,7 +141,7 @@ def _judged(record: Record) -> list[tuple[str, str]]:
             "reason": judgement.reason,
             "measurement": record.measurement,
             **{
-                "finding" if number == 1 else f"finding_{number}": text.finding_line(finding)
+                "finding" if number == 1 else f"finding_{number}": f"{finding.level}: {text.finding_line(finding)}"
                 for number, finding in enumerate(judgement.findings, 1)
             },
         }
@@ -182,16 +180,13 @@ def _circumstances(conditions: Conditions | None) -> list[tuple[str, str]]:
 
 
 def _pairs(values: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(PREFIX + _xml(key), _xml(_plain(value))) for key, value in values.items() if value not in (None, "")]
+    return [
+        (PREFIX + xml_safe(key), xml_safe(_plain(value))) for key, value in values.items() if value not in (None, "")
+    ]
 
 
 def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _xml(value: str) -> str:
-    """`value` with what XML 1.0 does not allow as a visible escape."""
-    return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
 
 
 def _replace(path: Path, root: JUnitXml) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -15,6 +16,8 @@ from pytest_clusterqual.model.telemetry import NodeTelemetry
 _SHARES = ("headroom", "goodput", "data_stall", "wait", "placement", "contention")
 # Control, format (text direction), surrogate, line and paragraph separator.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+# XML 1.0 has no way to write any other character, not even as a reference.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def visible(text: str) -> str:
@@ -23,6 +26,11 @@ def visible(text: str) -> str:
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSAFE else char for char in one_line
     )
+
+
+def xml_safe(text: str) -> str:
+    """`text` with what XML 1.0 does not allow as a visible escape."""
+    return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def case_of(test: str) -> str:

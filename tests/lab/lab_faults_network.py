@@ -69,6 +69,16 @@ def blocked_port(
 
 
 @contextmanager
+def blocked_pair(one: Host, other: Host) -> Iterator[None]:
+    """The switch carries nothing between these two hosts; each reaches all others."""
+    with ExitStack() as stack:
+        for sender, receiver in ((one, other), (other, one)):
+            rule = f"ibrname switch iifname {sender.name} oifname {receiver.name} drop"
+            stack.enter_context(_rule(sender.anchor, "bridge", "forward", rule))
+        yield
+
+
+@contextmanager
 def slow_names(host: Host) -> Iterator[None]:
     """Whatever /etc/hosts does not know, reverse look-ups too, is asked from a name server that never answers."""
     files = {path: host.read(path) for path in ("/etc/nsswitch.conf", "/etc/resolv.conf")}

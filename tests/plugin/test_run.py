@@ -36,7 +36,7 @@ def test_all_four_criteria_pass(run: Run) -> None:
 
 
 def test_the_terminal_says_what_was_found_and_what_it_is_not(run: Run) -> None:
-    for words in ("speedup", "recovery", "peak", "latency", "PASS", "records   run"):
+    for words in ("speedup", "recovery", "peak", "latency", "PASS", "records   run", "SVG files in run/plots"):
         assert words in run.out
     assert "simulated nodes: all on one machine" in run.out
     assert "left out: 2 tests: intra_node is a group of 1 rank with 2 x 1 ranks: there is no fabric in it" in run.out

@@ -29,8 +29,10 @@ def made(shape: ModelShape = SHAPE, seed: int = 1) -> Transformer:
         ModelShape(layers=1, hidden=64, heads=8, kv_heads=1, ffn=96, vocab=256),
     ],
 )
-def test_it_has_as_many_parameters_as_the_shape_says(shape: ModelShape) -> None:
-    assert sum(p.numel() for p in made(shape).parameters()) == shape.parameters
+def test_it_has_the_parameters_that_the_shape_says(shape: ModelShape) -> None:
+    model = made(shape)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters
+    assert [(name, tuple(p.shape)) for name, p in model.named_parameters()] == list(shape.shapes().items())
 
 
 def test_a_token_sees_the_past_and_never_the_future() -> None:

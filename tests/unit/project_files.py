@@ -165,7 +165,23 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("fsdp: full,", "fsdp: half,", '16: layouts[1].fsdp: got "half", want full, grad-op, hybrid or null'),
     ("activation_checkpointing: full", "activation_checkpoint: full", "16: layouts[1].activation_checkpoint: unknown "
      "key; "
-     "did you mean activation_checkpointing? want one of name, fsdp, activation_checkpointing, tensor, pipeline, context, expert"),
+     "did you mean activation_checkpointing? want one of name, fsdp, activation_checkpointing, tensor, pipeline, "
+     "context, expert"),
+    ("- {name: ddp}", "- {name: ddp, tensor: 0}", "15: layouts[0].tensor: got 0, want at least 1"),
+    ("- {name: ddp}", "- {name: ddp, tensor: 4}", "15: layouts[0].tensor: got 4, want a divisor of "
+     "workload.model.kv_heads 2"),
+    ("- {name: ddp}", "- {name: ddp, tensor: 3}", ["15: layouts[0].tensor: got 3, want a divisor of "
+     "workload.model.heads 4", "15: layouts[0].tensor: got 3, want a divisor of workload.model.kv_heads 2",
+     "15: layouts[0].tensor: got 3, want a divisor of workload.model.ffn 1024", "15: layouts[0].tensor: got 3, want "
+     "context x tensor = 3 to divide workload.sequence_length 256"]),
+    ("- {name: ddp}", "- {name: ddp, context: 3}", "15: layouts[0].context: got 3, want context x tensor = 3 to divide "
+     "workload.sequence_length 256"),
+    ("- {name: ddp}", "- {name: ddp, pipeline: 5}", ["15: layouts[0].pipeline: got 5, want at most "
+     "workload.model.layers 4", "15: layouts[0].pipeline: got 5, want pipeline x context x tensor = 5 to be at most "
+     "4 = 2 node(s) x 2 rank(s)"]),
+    ("- {name: ddp}", "- {name: ddp, tensor: 2, pipeline: 4}", "15: layouts[0].pipeline: got 4, want pipeline x "
+     "context x tensor = 8 to be at most 4 = 2 node(s) x 2 rank(s)"),
+    ("- {name: ddp}", "- {name: ddp, expert: 2}", "15: layouts[0].expert: got 2, want 1: workload.model.experts is 0"),
     ("tokens: 2.0e+9", "tokens: many", '17: target.tokens: got "many", want a number'),
     ("time: 40 h", "time: 40 GiB", '17: target.time: got "40 GiB", want a time such as 20 s'),
     ("{tokens: 2.0e+9, time: 40 h}", "{tokens: 2.0e+9}", "17: target.time: the key is missing"),

@@ -17,13 +17,18 @@ PACKAGE = "pytest_clusterqual"
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
 FILES = frozenset({"runs", "lines", "leases", "channel"})
-FLOOR_TWO = frozenset({"session", "world", "training_launch", "wire", "trouble"})  # the session and its parts
+# The session and its parts.
+FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "trouble"})
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",
+    "imports",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
-FLOOR_THREE = frozenset({"cases", "criteria", "fabric_measuring", "measuring"})
+FLOOR_THREE = frozenset({
+    "cases", "criteria", "fabric_measuring", "measuring", "narrowing", "needs", "pair_measuring", "perf_measuring",
+    "reported_runs",
+})  # fmt: skip
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
@@ -32,8 +37,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
     "measuring": BELOW_SESSION | FLOOR_TWO,
     "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
-    "cases": BELOW_SESSION | FLOOR_TWO,
-    "criteria": BELOW_SESSION | FLOOR_TWO | {"cases", "fabric_measuring", "measuring"},
+    "pair_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring", "fabric_measuring"},
+    "narrowing": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring"},
+    "needs": BELOW_SESSION,
+    "reported_runs": BELOW_SESSION,
+    "perf_measuring": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring", "measuring", "reported_runs"},
+    "cases": BELOW_SESSION | FLOOR_TWO | {"needs"},
+    "criteria": BELOW_SESSION | FLOOR_TWO | FLOOR_THREE - {"criteria", "needs"},
     **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
 }
 THIRD_PARTY: dict[str, set[str]] = {
@@ -45,7 +55,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "side_by_side": {"pytest", "xdist"},  # imported in a controller of xdist only
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
-ON_FIRST_USE: dict[str, set[str]] = {"units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}}
+ON_FIRST_USE: dict[str, set[str]] = {
+    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "report": {"matplotlib"},
+}  # fmt: skip
 AS_WRITTEN = {"yaml": "PyYAML", "pydantic_core": "pydantic"}
 
 
@@ -223,7 +235,7 @@ def test_the_package_itself_imports_nothing_but_words() -> None:
     ]
 
 
-THIRD_PARTIES = r"\b(?:PyYAML|pydantic|ClusterShell|pint|torch|pynvml|numpy|scipy|rich|junitparser|pytest)\b"
+THIRD_PARTIES = r"\b(?:PyYAML|pydantic|ClusterShell|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|pytest)\b"
 
 
 def third_party_table() -> dict[str, str]:

@@ -12,7 +12,9 @@ from made import conditions
 from pairs_made import exchanged, names, of_node
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.fabric import busbw_factor, judge_fabric, size_label
+from pytest_clusterqual.judge.fabric import judge_fabric
+from pytest_clusterqual.judge.sweeps import size_label
+from pytest_clusterqual.model.busbw import busbw_factor
 from pytest_clusterqual.model.measurement import CollectiveTiming, FabricMeasurement, Load, RankFabric
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.topology import Links
@@ -160,7 +162,7 @@ def test_each_size_in_the_range_is_judged_and_the_others_are_measured() -> None:
         require("fabric", "busbw", ">= 900 GB/s", group="intra_node"),
     ]
     assert verdicts(judge_fabric(m, plan(required, Links()))) == {
-        ("wrong_elements", ""): Verdict.MEASURED,
+        **dict.fromkeys([("wrong_elements", ""), ("wait", ""), ("alpha", ""), ("plateau", "")], Verdict.MEASURED),
         ("latency", "4 KiB"): Verdict.FAIL,
         ("busbw", "1 MiB"): Verdict.PASS,
         ("busbw", "16 MiB"): Verdict.PASS,
@@ -181,15 +183,19 @@ def test_a_size_that_was_rounded_to_whole_elements_stays_in_its_range() -> None:
 
 def test_a_share_of_the_expected_level_is_resolved_by_the_links() -> None:
     required = [require("fabric", "busbw", ">= 80 % of expected"), require("fabric", "algbw", ">= 80 % of expected")]
-    judged = judge_fabric(measured(ranks=4), plan(required, Links(nic=1e9)))
+    judged = judge_fabric(measured(ranks=4), plan(required, Links(nic=1.75e9)))
     busbw, algbw = the(judged, "busbw", "1 MiB"), the(judged, "algbw", "1 MiB")
     assert busbw.requirement is not None
-    assert (busbw.requirement.value, busbw.requirement.text) == (0.8e9, ">= 80 % of expected")
-    assert busbw.requirement.expected_from == "1 x links.nic 1 GB/s = 1 GB/s out of a node"
+    assert (busbw.requirement.value, busbw.requirement.text) == (pytest.approx(1.4e9), ">= 80 % of expected")
+    assert busbw.requirement.expected_from == (
+        "ring all-reduce over 4 nodes x 1 rank: bound by 1 NIC x 14 Gbit/s = 1.75 GB/s each way (promised); "
+        "busbw <= 1.75 GB/s"
+    )
+    assert (busbw.expected, algbw.expected) == (1.75e9, pytest.approx(1.75e9 / 1.5))
     assert busbw.verdict is Verdict.PASS
-    assert "meets the required >= 800 MB/s (>= 80 % of expected)" in busbw.reason
+    assert "meets the required >= 1.4 GB/s (>= 80 % of expected)" in busbw.reason
     assert algbw.requirement is not None
-    assert algbw.requirement.value == pytest.approx(0.8e9 / 1.5)
+    assert algbw.requirement.value == pytest.approx(1.4e9 / 1.5)
 
 
 @pytest.mark.parametrize(
@@ -267,14 +273,12 @@ def test_the_rank_with_much_longer_calls_is_named_at_the_worst_size() -> None:
         "at 1 MiB its calls are 1.8 x longer than the median of the others; "
         "longest 1.8 ms on rank 2 on node2, shortest 1 ms on rank 0 on node0"
     )
-    assert "who arrives last waits least" in finding.check_next
+    assert (finding.level, finding.size) == ("suspect", MIB)
 
 
-def test_the_rank_with_much_shorter_calls_arrived_late() -> None:
-    m = measured(ranks=4, seconds=lambda rank, size, factor: uniform(rank, size, factor) * (0.5 if rank == 1 else 1.0))
-    (finding,) = the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB").findings
-    assert (finding.suspect, finding.kind) == ("rank 1 on node1", "late rank")
-    assert "2 x shorter than the median of the others" in finding.evidence
+def test_of_two_ranks_nobody_says_which_is_slow() -> None:
+    m = measured(ranks=2, seconds=lambda rank, size, factor: uniform(rank, size, factor) * (3.0 if rank == 1 else 1.0))
+    assert the(judge_fabric(m, plan([], Links())), "busbw", "1 MiB").findings == ()
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.3, 1.49])
@@ -337,7 +341,7 @@ def test_another_world_than_asked_for_is_refused() -> None:
     with pytest.raises(MeasurementError, match="rank 0 was in a group of 1, want 2: this is not the world asked for"):
         judge_fabric(replace(m, rounds=alone), plan([], Links()))
     outside = tuple((replace(ranks[0], group_size=0, timings=()), ranks[1]) for ranks in m.rounds)
-    with pytest.raises(MeasurementError, match="round 1: 1 ranks were in a group world, want 2"):
+    with pytest.raises(MeasurementError, match="round 1: rank 0 was in a group of 0, want 2"):
         judge_fabric(replace(m, rounds=outside), plan([], Links()))
     with pytest.raises(MeasurementError, match="a group intra_node of 1 rank has nobody to talk to"):
         judge_fabric(measured(group="intra_node"), plan([], Links()))

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 from made import conditions, judgement
-from pairs_made import Ends, exchanged, names, of_node
+from pairs_made import MIB, Ends, exchanged, names, of_node, with_second_round
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.pairs import point_at_links, suspects, worth_asking
+from pytest_clusterqual.judge.pair_findings import UNDECIDED, suspects
+from pytest_clusterqual.judge.pairs import point_at_links, worth_asking
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import FabricMeasurement, Load, PairTiming
-from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.record import Finding, Verdict
 
 NODE, SENDING, RECEIVING = "slow link of a node", "slow link of a node, sending", "slow link of a node, receiving"
 BETWEEN = "slow link between two nodes"
+LEAST = 0.25
 
 
 def measured(pairs: tuple[PairTiming, ...], **under: Any) -> FabricMeasurement:
@@ -29,8 +31,12 @@ def measured(pairs: tuple[PairTiming, ...], **under: Any) -> FabricMeasurement:
     )
 
 
+def suspects_of(pairs: tuple[PairTiming, ...]) -> tuple[Finding, ...]:
+    return suspects(pairs, least=LEAST)
+
+
 def named(pairs: tuple[PairTiming, ...]) -> list[tuple[str, str]]:
-    return [(finding.suspect, finding.kind) for finding in suspects(pairs)]
+    return [(finding.suspect, finding.kind) for finding in suspects(pairs, least=LEAST) if finding.kind != UNDECIDED]
 
 
 @pytest.mark.parametrize(
@@ -51,45 +57,52 @@ def named(pairs: tuple[PairTiming, ...]) -> list[tuple[str, str]]:
         (4, {("node1", "node4")}, [("node1 -> node4", BETWEEN)]),
         (4, {("node4", "node1")}, [("node4 -> node1", BETWEEN)]),
         (3, {("node2", "node3")}, [("node2 -> node3", BETWEEN)]),
-        (6, {("node1", "node4"), ("node2", "node5")}, []),
-        (8, of_node("node2", 8) | {("node4", "node5")}, [("node2", NODE)]),
+        (6, {("node1", "node4"), ("node2", "node5")}, []),  # two in 15 pairs
+        (8, of_node("node2", 8) | {("node4", "node5")}, [("node2", NODE), ("node4 -> node5", BETWEEN)]),
         (5, of_node("node2", 5) | {("node4", "node5")}, []),  # one in six of the others' pairs: all is uneven here
         (4, of_node("node1", 4) | of_node("node2", 4), []),  # half of them: either half may be the odd one
         (4, {e for e in permutations(names(4), 2) if (e[0] < "node3") != (e[1] < "node3")}, []),  # two and two
     ],
 )
 def test_who_is_slow_is_named(count: int, slow: set[Ends], expected: list[tuple[str, str]]) -> None:
-    assert named(exchanged(count, slow)) == expected
+    assert sorted(named(exchanged(count, slow))) == expected
 
 
 def test_the_figures_of_a_slow_node_are_told() -> None:
-    (finding,) = suspects(exchanged(4, of_node("node3", 4), noise=0.0))
-    assert finding.evidence == "1 MiB between node3 and each of 3 other nodes: 2.5 MB/s; elsewhere 25 MB/s"
+    (finding,) = suspects_of(exchanged(4, of_node("node3", 4), noise=0.0))
+    assert finding.evidence == (
+        "1 MiB between node3 and each of 3 other nodes: 2.5 MB/s; elsewhere 25 MB/s; not tried alone"
+    )
     assert finding.check_next == (
         "its NIC, cable and switch port: negotiated rate, duplex and errors, by `ethtool` or `ibstat` there"
     )
+    assert (finding.level, finding.size) == ("note", MIB)
+    assert finding.interval is not None
+    assert finding.interval.low == pytest.approx(10) == finding.interval.high
     uneven = exchanged(4, of_node("node3", 4) - {("node3", "node1")}, noise=0.0)
-    assert suspects(uneven)[0].evidence == (
+    assert suspects_of(uneven)[0].evidence.startswith(
         "1 MiB between node3 and each of 3 other nodes: 2.5 to 25 MB/s; elsewhere 25 MB/s"
     )
-    (finding,) = suspects(exchanged(4, of_node("node3", 4, "sends"), noise=0.0))
-    assert finding.evidence == (
+    (finding,) = suspects_of(exchanged(4, of_node("node3", 4, "sends"), noise=0.0))
+    assert finding.evidence.startswith(
         "1 MiB from node3 to each of 3 other nodes: 2.5 MB/s, the other way 25 MB/s; elsewhere 25 MB/s"
     )
-    (finding,) = suspects(exchanged(4, {("node4", "node1")}, noise=0.0, factor=1 / 40))
-    assert finding.evidence == "1 MiB from node4 to node1: 625 kB/s, the other way 25 MB/s; elsewhere 25 MB/s"
+    (finding,) = suspects_of(exchanged(4, of_node("node3", 4, "receives"), noise=0.0))
+    assert finding.evidence.startswith("1 MiB from each of 3 other nodes to node3: 2.5 MB/s, the other way 25 MB/s; ")
+    (finding,) = suspects_of(exchanged(4, {("node4", "node1")}, noise=0.0, factor=1 / 40))
+    assert finding.evidence.startswith("1 MiB from node4 to node1: 625 kB/s, the other way 25 MB/s; elsewhere 25 MB/s")
 
 
 def test_two_slow_nodes_may_share_a_cause() -> None:
-    found = suspects(exchanged(6, of_node("node2", 6) | of_node("node5", 6), noise=0.0))
-    assert [finding.suspect for finding in found] == ["node2", "node5"]
-    assert all(finding.check_next.endswith("; first what node2, node5 share, such as a switch") for finding in found)
-    assert {finding.evidence.rpartition("; ")[2] for finding in found} == {"elsewhere 25 MB/s"}
+    found = suspects_of(exchanged(6, of_node("node2", 6) | of_node("node5", 6), noise=0.0))
+    assert sorted(finding.suspect for finding in found) == ["node2", "node5"]
+    assert all("; first what node2, node5 share, such as a switch" in finding.check_next for finding in found)
+    assert all("; elsewhere 25 MB/s; " in finding.evidence for finding in found)
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(0.7, []), (0.55, []), (0.45, ["node3"])])
-def test_slow_is_less_than_half_of_the_others(factor: float, expected: list[str]) -> None:
-    found = suspects(exchanged(4, of_node("node3", 4), factor=factor))
+@pytest.mark.parametrize(("factor", "expected"), [(0.99, []), (0.85, []), (0.7, ["node3"]), (0.45, ["node3"])])
+def test_what_is_slower_by_less_than_matters_is_not_named(factor: float, expected: list[str]) -> None:
+    found = suspects_of(exchanged(4, of_node("node3", 4), factor=factor))
     assert [finding.suspect for finding in found] == expected
 
 
@@ -113,22 +126,34 @@ def test_some_partners_of_many_are_enough(partners: int) -> None:
     assert named(met) == [("node5", NODE)]
 
 
-RUNS = 500
+RUNS = 300
 
 
 @pytest.mark.parametrize("count", [3, 4, 8])
 @pytest.mark.parametrize("noise", [0.3, 0.6])
 def test_noise_names_nobody(count: int, noise: float) -> None:
-    accused = [named(exchanged(count, noise=noise, seed=seed)) for seed in range(RUNS)]
-    assert sum(map(bool, accused)) < 0.01 * RUNS
+    rounds = [exchanged(count, noise=noise, seed=seed) for seed in range(RUNS)]
+    odd = [pairs for pairs in rounds if named(pairs)]
+    assert len(odd) < 0.01 * RUNS
+    accused = [suspects_of(with_second_round(pairs, noise=noise, seed=seed)) for seed, pairs in enumerate(odd)]
+    assert not [finding for findings in accused for finding in findings if finding.level == "suspect"]
 
 
 @pytest.mark.parametrize("count", [3, 4, 8])
 @pytest.mark.parametrize("noise", [0.3, 0.6])
 def test_a_link_at_a_tenth_is_named_in_noise(count: int, noise: float) -> None:
     slow = of_node("node2", count)
-    found = [suspects(exchanged(count, slow, noise=noise, seed=seed)) for seed in range(RUNS)]
-    assert sum([f.suspect for f in findings] == ["node2"] for findings in found) > 0.99 * RUNS
+    rounds = [exchanged(count, slow, noise=noise, seed=seed) for seed in range(RUNS)]
+    found = [named(pairs) for pairs in rounds]
+    assert sum([suspect for suspect, _ in findings] == ["node2"] for findings in found) > 0.99 * RUNS
+
+
+@pytest.mark.parametrize("count", [3, 4, 8])
+def test_a_link_at_a_tenth_is_confirmed_in_noise(count: int) -> None:
+    slow, noise, runs = of_node("node2", count), 0.6, 100
+    rounds = [exchanged(count, slow, noise=noise, seed=seed) for seed in range(runs)]
+    found = [suspects_of(with_second_round(pairs, slow, noise=noise, seed=seed)) for seed, pairs in enumerate(rounds)]
+    assert sum([(f.suspect, f.level) for f in findings] == [("node2", "suspect")] for findings in found) > 0.97 * runs
 
 
 FAILED = judgement(findings=())
@@ -191,9 +216,9 @@ def test_a_finding_on_a_loaded_machine_says_the_load(load: float, told: bool) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seconds": (1.0, 1.0, math.nan)}, "from node2 to node3: got a time of nan s, want one above 0"),
-        ({"seconds": (1.0, 1.0, 0.0)}, "from node2 to node3: got a time of 0.0 s"),
-        ({"seconds": (1.0, 1.0)}, "from node2 to node3: got 2 repeats, want at least 3"),
+        ({"seconds": (1.0,) * 5 + (math.nan,)}, "from node2 to node3: got a time of nan s, want one above 0"),
+        ({"seconds": (1.0,) * 5 + (0.0,)}, "from node2 to node3: got a time of 0.0 s"),
+        ({"seconds": (1.0, 1.0)}, "from node2 to node3: got 2 repeats, want 6 as of all"),
         ({"bytes": 4}, "from node2 to node3: got messages of 4 B, want 1048576 B"),
     ],
 )
@@ -204,11 +229,11 @@ def test_what_is_no_exchange_is_refused(change: dict[str, Any], message: str) ->
         point_at_links(measured(spoiled), [FAILED])
 
 
-@pytest.mark.parametrize("sender", ["node1", "node3", "node9"])
-def test_what_is_no_pair_or_a_second_one_is_refused(sender: str) -> None:
+@pytest.mark.parametrize(("sender", "told"), [("node1", "is there twice"), ("node3", "is no"), ("node9", "is no pair")])
+def test_what_is_no_pair_or_a_second_one_is_refused(sender: str, told: str) -> None:
     pairs = exchanged(3)
     more = replace(pairs[-1], sender=sender)
-    with pytest.raises(MeasurementError, match=f"from {sender} to node3: this is no pair of the nodes, or it is there"):
+    with pytest.raises(MeasurementError, match=f"from {sender} to node3: this (?:pair )?{told}"):
         point_at_links(measured((*pairs, more)), [FAILED])
 
 

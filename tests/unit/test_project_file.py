@@ -185,6 +185,42 @@ def test_points_beyond_the_nodes_at_hand_are_no_problem_of_the_file() -> None:
     ]
 
 
+def test_copies_of_the_model_share_the_global_batch_not_ranks() -> None:
+    split = SMALL.replace("kv_heads: 1", "kv_heads: 2").replace("{name: ddp}", "{name: tp2, tensor: 2}")
+    assert load(split, nodes=4, nproc_per_node=2).layouts == (Layout(name="tp2", tensor=2),)
+    assert problems_of(split, nodes=8, nproc_per_node=2) == [
+        "clusterqual.yaml:9: workload.global_batch: got 4, want a multiple of 8 = microbatch 1 x 8 node(s) x 2 rank(s) "
+        "/ 2 a copy"
+    ]
+
+
+def test_a_layout_that_does_not_divide_these_ranks_is_no_problem_of_the_file() -> None:
+    split = SMALL.replace("kv_heads: 1", "kv_heads: 2").replace("{name: ddp}", "{name: tp2, tensor: 2}")
+    assert load(split, nodes=3).layouts[0].tensor == 2
+
+
+@pytest.mark.parametrize("group", ["ddp.replicate", "tp2-fsdp.tensor", "tp2-fsdp.shard"])
+def test_a_requirement_may_name_a_group_that_a_layout_makes(group: str) -> None:
+    assert load(with_two_layouts(group)).requirements("fabric")[0].group == group
+
+
+@pytest.mark.parametrize(
+    ("group", "wish"),
+    [("ddp.tensor", ""), ("tp2-fspd.tensor", "did you mean tp2-fsdp.tensor? "), ("tp2-fsdp.context", "")],
+)
+def test_a_group_that_no_layout_makes_is_named(group: str, wish: str) -> None:
+    (problem,) = problems_of(with_two_layouts(group))
+    assert f'fabric.require[0].group: got "{group}", ' in problem
+    assert wish in problem
+    assert "want one of ddp.replicate, tp2-fsdp.tensor, tp2-fsdp.shard, tp2-fsdp.replicate" in problem
+
+
+def with_two_layouts(group: str) -> str:
+    layouts = "{name: ddp}, {name: tp2-fsdp, tensor: 2, fsdp: full}"
+    text = SMALL.replace("kv_heads: 1", "kv_heads: 2").replace("{name: ddp}", layouts)
+    return text + f'fabric: {{require: [{{group: {group}, busbw: "> 1 GB/s"}}]}}\n'
+
+
 def test_an_expired_exception_is_no_problem_of_the_file() -> None:
     assert load(GOOD.replace("2027-03-01", "2001-01-01")).exceptions[0].until == datetime.date(2001, 1, 1)
 

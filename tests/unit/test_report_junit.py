@@ -150,7 +150,7 @@ def test_time_of_one_measurement_counts_once(tmp_path: Path) -> None:
 def test_properties_hold_the_whole_record() -> None:
     full = record(
         requirement=demand(">= 80 % of expected", 0.5e9, "B/s", 15, "1 NIC x 625 MB/s"),
-        findings=(finding(), finding(suspect="node0")),
+        findings=(finding(), finding(suspect="node0", level="note")),
         under=conditions(layout="ddp", workload="9f2c", collective="all_reduce", bytes=1048576, group="world"),
     )
     pairs = properties(full)
@@ -190,9 +190,9 @@ def test_properties_hold_the_whole_record() -> None:
         "group": "world",
         "versions.torch": "2.13.0",
         "versions.python": "3.11.2",
-        "finding": "link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
+        "finding": "suspect: link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
         "check next: the NIC counters and cable of node1",
-        "finding_2": "node0 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
+        "finding_2": "note: node0 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
         "check next: the NIC counters and cable of node1",
     }
     assert said == {f"clusterqual.{key}": str(value) for key, value in wanted.items()}

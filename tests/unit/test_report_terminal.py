@@ -14,7 +14,6 @@ from made import (
     measured_sizes,
     passed,
     record,
-    sizes,
     whole_run,
     without_value,
 )
@@ -27,24 +26,21 @@ FOLDER = "clusterqual-runs/20261130T014824Z"
 SIMULATED = "simulated nodes: all on one machine; nothing here is evidence about a network"
 
 GOLDEN = """\
-  case                quantity            value                required            margin  verdict
+  case                quantity             value                required             margin  verdict
 memory
-  ddp                 peak                412 MiB              <= 2 GiB            +80 %   PASS
-                      headroom            87.4 %               >= 10 %             +774 %  PASS
+  ddp                 peak                 412 MiB              <= 2 GiB             +80 %   PASS
+                      headroom             87.4 %               >= 10 %              +774 %  PASS
 fabric
-  all_reduce-world    busbw 1 MiB         410 MB/s [390, 430]  >= 500 MB/s         -18 %   FAIL
-                      busbw 4 MiB         512 MB/s [470, 550]  >= 500 MB/s         +2.4 %  UNDECIDED
-                      busbw 256 KiB       80 MB/s [78, 82]     -                           MEASURED
-                      +3 more in records.jsonl
-                      wrong_elements      0                    -                           PASS
-  send_recv-inter_    busbw 1 MiB         345 MB/s [338, 355]  >= 320 MB/s (80 %   +7.8 %  PASS
-  node                                                         of expected)
+  all_reduce-world    busbw 1 MiB          410 MB/s [390, 430]  >= 500 MB/s          -18 %   FAIL
+                      +6 more in records.jsonl: 1 UNDECIDED, 1 PASS, 4 MEASURED
+  send_recv-inter_    busbw 1 MiB          345 MB/s [338, 355]  >= 320 MB/s (80 %    +7.8 %  PASS
+  node                                                          of expected)
                       +2 more in records.jsonl
 scaling
-  ddp-2               -                   -                    -                           BLOCKED
+  ddp-2               -                    -                    -                            BLOCKED
 full_run
-  ddp-async           goodput             46.3 % [46.3, 46.4]  >= 40 %             +16 %   PASS
-                      checkpoint_         3.84 s [3.74, 3.94]  <= 20 s             +81 %   PASS
+  ddp-async           goodput              46.3 % [46.3, 46.4]  >= 40 %              +16 %   PASS
+                      checkpoint_          3.84 s [3.74, 3.94]  <= 20 s              +81 %   PASS
                       completion
 
 memory    PASS      tightest margin: peak of ddp +80 %
@@ -121,15 +117,32 @@ def test_passed_sizes_share_the_row_of_the_tightest() -> None:
     assert "+2 more in records.jsonl" in text
 
 
-def test_what_did_not_pass_is_never_left_out() -> None:
-    failing = [
-        record(label=f"{size // 1024} KiB", verdict=verdict)
-        for verdict in (Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
-        for size in sizes(1024, 2)
-    ]
-    text = shown(*failing)
-    assert "more in records.jsonl" not in text.split("\n\n")[0]
-    assert [text.count(f"busbw {label}") for label in ("1 KiB", "4 KiB")] == [3, 3]
+def test_a_fabric_test_has_one_row_its_worst_and_the_others_are_counted_by_verdict() -> None:
+    text = shown(
+        passed("test_fabric[x]", "fabric", label="64 KiB", margin=0.01),
+        record("test_fabric[x]", label="1 MiB", verdict=Verdict.UNDECIDED, margin=-0.9),
+        record("test_fabric[x]", label="4 MiB", margin=-0.1),
+        record("test_fabric[x]", label="16 MiB", margin=-0.3),
+        *measured_sizes("test_fabric[x]", 1024, 3, 1e6),
+    )
+    table = text.split("\n\n")[0].splitlines()
+    assert [line.split()[1:3] for line in table if " x " in line] == [["busbw", "16"]]
+    assert table[-1].strip() == "+6 more in records.jsonl: 1 FAIL, 1 UNDECIDED, 1 PASS, 3 MEASURED"
+
+
+def test_what_did_not_really_run_goes_before_what_failed() -> None:
+    text = shown(record(margin=-0.9), record(label="4 MiB", verdict=Verdict.ERROR, margin=None, reason="nan"))
+    assert "busbw 4 MiB" in line_with(text, "all_reduce-world")
+    assert line_with(text, "+").strip() == "+1 more in records.jsonl: 1 FAIL"
+
+
+def test_of_bare_numbers_the_largest_size_is_shown_whatever_is_measured_beside_it() -> None:
+    numbers = measured_sizes("test_fabric[x]", 1024, 3, 1e6)
+    wait = record(
+        "test_fabric[x]", quantity="wait", label="16 KiB", value=0.1, unit="1", interval=None,
+        verdict=Verdict.MEASURED, requirement=None, margin=None, findings=(),
+    )  # fmt: skip
+    assert "busbw 16 KiB" in line_with(shown(*numbers, wait), "x")
 
 
 def test_sizes_of_two_tests_do_not_share_a_row() -> None:
@@ -198,6 +211,33 @@ def test_the_finding_of_the_worst_is_shown_and_the_others_counted() -> None:
     assert "look at link of node3 (slow rank):" in flat(text)
     assert flat(text).count("(+1 more in records.jsonl)") == 1
     assert "growth" not in text
+
+
+def test_findings_that_accuse_nobody_are_notes_after_the_suspect() -> None:
+    notes = tuple(finding(suspect=f"note {number}", level="note") for number in range(5))
+    text = shown(record(findings=(*notes[:3], finding(suspect="node3"), *notes[3:])))
+    assert [line.split()[0:3] for line in text.splitlines() if line.startswith(("look at", "note"))] == [
+        ["look", "at", "node3"], ["note", "note", "0"], ["note", "note", "1"], ["note", "note", "2"],
+    ]  # fmt: skip
+    assert flat(text).count("more in records.jsonl)") == 1
+    assert "cable of node1 (+2 more in records.jsonl)" in flat(text)
+    assert "look at" not in shown(record(findings=notes))
+
+
+def test_one_finding_at_several_sizes_is_one_line() -> None:
+    late = [finding(suspect="rank 3", evidence=f"at {size} KiB") for size in (4, 16)]
+    spread = [finding(suspect="nobody", level="note", evidence=f"at {size} KiB") for size in (4, 16)]
+    sizes = [record(findings=(a, b)) for a, b in zip(late, spread, strict=True)]
+    message = failure_message([each.judgement for each in sizes], None)
+    for text in (shown(*sizes), message):
+        assert len(re.findall("^look at", text, re.MULTILINE)) == len(re.findall("^note", text, re.MULTILINE)) == 1
+        assert "at 4 KiB" in text and "at 16 KiB" not in text
+
+
+def test_the_plots_are_told_where_there_are_some() -> None:
+    assert "\nplots" not in shown(record())
+    text = summary([record()], run_folder=FOLDER, simulated=False, width=100, plots=2)
+    assert text.splitlines()[-1] == f"plots    2 SVG files in {FOLDER}/plots"
 
 
 def test_notes_say_what_the_numbers_may_owe_to() -> None:
@@ -289,6 +329,15 @@ def test_failure_message_is_worst_first_with_the_source_of_each_demand() -> None
         "look at link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
         "check next: the NIC counters and cable of node1",
     ]
+
+
+def test_a_failure_message_looks_at_suspects_only() -> None:
+    notes = tuple(finding(suspect=f"note {number}", level="note") for number in range(4))
+    message = failure_message([judgement(findings=(*notes, finding(suspect="node3")))], None)
+    assert [" ".join(line.split()[:3]) for line in message.splitlines()[1:]] == [
+        "look at node3", "note note 0", "note note 1", "note note 2",
+    ]  # fmt: skip
+    assert message.endswith("(+1 more in records.jsonl)")
 
 
 def test_failure_message_without_conditions_has_no_line_for_them() -> None:

@@ -14,7 +14,8 @@ from made import RUN, conditions, memory_measurement, record, whole_run
 
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.model.record import SCHEMA
-from pytest_clusterqual.runs import RunFolder, default_path, environment_variables
+from pytest_clusterqual.model.variables import environment_variables
+from pytest_clusterqual.runs import RunFolder, default_path
 
 ENVIRONMENT = {
     "project": "demo",

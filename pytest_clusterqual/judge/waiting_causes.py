@@ -1,0 +1,143 @@
+"""Why ranks wait for each other in a training step: who or what is to be looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_clusterqual import units
+from pytest_clusterqual.judge.judgement import rank_name
+from pytest_clusterqual.judge.ladder import Ladder
+from pytest_clusterqual.judge.statistics import chance, median, median_interval, ratio_interval, spread
+from pytest_clusterqual.model.record import Finding, Interval
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.judge.ladder import Samples
+
+# One of two ranks that is the slower one in each of nine rounds is so by chance in 1 of 256.
+LEAST_ROUNDS = 9
+CHANCE = 0.005  # for each of the two tests that can accuse
+DRAWS = 999
+SLOW = 1.2  # times the other ranks, over all rounds
+STEADILY = 1.1  # the same over each third of the rounds: a rank that is held up for a while is not slow
+SHARED = 0.1  # share of a step by which ranks must change together before it is more than worth a note
+UNEXPLAINED = 1.1  # times what the parts of a step lead to expect
+
+
+def causes(ladder: Ladder, interval: Interval | None, predicted: float) -> tuple[Finding, ...]:
+    """What makes the ranks wait; where nothing else does, each rank's own jitter.
+
+    `interval` is that of the amplification, `predicted` the amplification that the ranks' own
+    jitter leads to expect.
+    """
+    if ladder.count < LEAST_ROUNDS or interval is None:
+        return (_too_few(ladder.count),)
+    found = (*_slow_rank(ladder), *_common_cause(ladder), *_communication(ladder, interval, predicted))
+    return found or (_inherent(interval, predicted),)
+
+
+def _too_few(rounds: int) -> Finding:
+    return Finding(
+        suspect="the ranks", kind="cause of waiting", level="note",
+        evidence=f"cannot be decided, because {rounds} rounds are too few to tell a slow rank from chance",
+        check_next=f"measure again with a fabric.budget that allows {LEAST_ROUNDS} rounds or more",
+    )  # fmt: skip
+
+
+def _slow_rank(ladder: Ladder) -> Iterator[Finding]:
+    """The one rank that computes slower than the others in every part of the measurement, beyond chance."""
+    import numpy as np
+
+    rounds = np.log(ladder.compute).mean(axis=1)
+    apart = rounds - np.array([[np.median(np.delete(row, rank)) for rank in range(len(row))] for row in rounds])
+    worst = int(apart.mean(axis=0).argmax())
+    mine = apart[:, worst]
+    thirds = [part.mean() for part in np.array_split(mine, 3)]
+    if mine.mean() < math.log(SLOW) or min(thirds) < math.log(STEADILY):
+        return
+    # If ranks are alike, it is chance which of them has which of a round's figures.
+    draw = np.random.default_rng(0)
+    if chance(mine.mean(), [draw.permuted(apart, axis=1).mean(axis=0).max() for _ in range(DRAWS)]) >= CHANCE:
+        return
+    ratio, interval = math.exp(mine.mean()), median_interval([math.exp(each) for each in mine])
+    assert interval is not None  # the rounds are enough for one
+    yield Finding(
+        suspect=rank_name(ladder.conditions, worst), kind="slow rank", interval=interval,
+        evidence=f"without communication its step takes {ratio:.3g} x [{interval.low:.3g}, {interval.high:.3g}] the "
+        f"time of the other ranks' over {ladder.count} rounds, and more in each third of them",
+        check_next="what it computes with: cores, a quota or other work on its host; clock, power and temperature of "
+        "its GPU",
+    )  # fmt: skip
+
+
+def _common_cause(ladder: Ladder) -> Iterator[Finding]:
+    """Ranks compute each by itself, and yet are slow in the same steps."""
+    import numpy as np
+    from scipy.stats import rankdata
+
+    count, steps, ranks = ladder.compute.shape
+    # The first step of a round may be slow on all of them: only what differs between rounds counts.
+    change = np.log(ladder.compute)
+    change = change - np.median(change, axis=0)
+    order = rankdata(change.reshape(-1, ranks), axis=0)
+    order = (order - order.mean(axis=0)) / np.maximum(order.std(axis=0), 1e-12)
+    by_round = order.reshape(count, steps, ranks)
+    together = _correlation(order)
+
+    draw = np.random.default_rng(0)
+
+    def shuffled() -> float:
+        places = draw.permuted(np.tile(np.arange(count), (ranks, 1)), axis=1).T
+        moved = np.take_along_axis(by_round, places[:, None, :], axis=0)
+        return _correlation(moved.reshape(-1, ranks))
+
+    if together <= 0 or chance(together, [shuffled() for _ in range(DRAWS)]) >= CHANCE:
+        return
+    shared = math.sqrt(together) * median([spread(rank) for rank in change.reshape(-1, ranks).T.tolist()])
+    on_one = "the nodes are shares of one machine, " if ladder.conditions.simulated else ""
+    yield Finding(
+        suspect="all ranks", kind="common cause",
+        level="suspect" if shared >= SHARED and not ladder.conditions.simulated else "note",
+        evidence=f"ranks that compute each by itself are slow in the same steps: correlation {together:.2g}, about "
+        f"{units.show_share(shared)} of a step",
+        check_next=f"{on_one}else what they share: storage, power and cooling, neighbours on the hosts, a daemon that "
+        "wakes everywhere at once",
+    )  # fmt: skip
+
+
+def _correlation(order: Samples) -> float:
+    """The mean correlation of all pairs of columns, each of mean 0 and standard deviation 1."""
+    count, ranks = order.shape
+    return float(((order.sum(axis=1) ** 2).sum() / count - ranks) / (ranks * (ranks - 1)))
+
+
+def _communication(ladder: Ladder, interval: Interval, predicted: float) -> Iterator[Finding]:
+    """Waiting that neither the ranks' own jitter nor the bytes explain."""
+    typical = {rung: units.show(median(seconds), units.SECONDS) for rung, seconds in ladder.rounds.items()}
+    parts = [sum(pair) for pair in zip(ladder.rounds["barrier"], ladder.rounds["payload"], strict=True)]
+    excess = ratio_interval(ladder.rounds["step"], parts)
+    if interval.low > UNEXPLAINED * predicted:
+        evidence = (
+            f"empty barriers alone make a step {interval.low:.3g} x longer or more, where the ranks' own jitter leads "
+            f"to expect {predicted:.3g} x"
+        )
+        check_next = "the latency of small messages between these ranks, and what else runs on their cores"
+    elif excess is not None and excess.low > UNEXPLAINED:
+        evidence = (
+            f"the real step takes {typical['step']}, {excess.low:.3g} x or more of the step with empty barriers "
+            f"({typical['barrier']}) and the bytes alone ({typical['payload']}) one after the other"
+        )
+        check_next = "computing and communicating hinder each other: cores or SMs that both use, memory bandwidth"
+    else:
+        return
+    yield Finding(suspect="communication", kind="communication", level="note", evidence=evidence, check_next=check_next)
+
+
+def _inherent(interval: Interval, predicted: float) -> Finding:
+    return Finding(
+        suspect="the ranks", kind="inherent jitter", level="note",
+        evidence=f"no rank is slow and none are slow together: jitter of the ranks on their own leads to expect "
+        f"{predicted:.3g} x, measured is [{interval.low:.3g}, {interval.high:.3g}]",
+        check_next="nothing, or what makes single steps of any rank late: daemons, interrupts, the garbage collector",
+    )  # fmt: skip

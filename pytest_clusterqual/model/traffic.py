@@ -1,0 +1,226 @@
+"""What a layout asks of the network: collectives, message sizes and calls of one optimizer step.
+
+All of it is derived from workload and layout; nothing is measured. Message sizes are those of
+nccl-tests: the gathered array of an all_gather, the whole input of a reduce_scatter, the buffer
+of one rank otherwise. For layouts that this version trains it is what torch really calls, for the
+others what their usual implementations do. Scalars and sums over norms are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pytest_clusterqual.model.groups import DIMENSIONS, Mesh, layout_groups, mesh
+from pytest_clusterqual.model.project import Collective
+from pytest_clusterqual.model.workload import Layout, ModelShape, Workload
+
+FULL = 4  # bytes of a gradient, whatever the precision
+# DistributedDataParallel sums gradients in buckets, each closed by the gradient that fills it.
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+COUNT = 8  # bytes of the number of tokens that one expert gets
+
+Shapes = Iterable[tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """`calls` of one collective with messages of `bytes` in each optimizer step, on the busiest rank.
+
+    `dimension` is one of `model.groups.DIMENSIONS`, `why` says in a few words what is exchanged.
+    """
+
+    dimension: str
+    collective: Collective
+    bytes: int
+    calls: int
+    why: str
+
+    @property
+    def per_step(self) -> int:
+        """Bytes of all calls of a step."""
+        return self.calls * self.bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """An exchange of a layout on its place in the network.
+
+    `group` is the name of the rank groups that exchange, `shape` describes them; `covered` if a
+    Fabric test measures this collective among them.
+    """
+
+    layout: str
+    exchange: Exchange
+    group: str
+    shape: str
+    covered: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkMap:
+    """All flows of the layouts on one world; `untold` holds the layouts without any, each with the reason."""
+
+    nodes: int
+    nproc_per_node: int
+    flows: tuple[Flow, ...]
+    untold: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stage:
+    """What the rank with most parameters holds, split by tensor ranks: so many blocks, and the rest in `ends`."""
+
+    layers: int
+    block: dict[str, tuple[int, ...]]
+    ends: dict[str, tuple[int, ...]]
+
+    @property
+    def tables(self) -> list[str]:
+        """Which of embedding and head are here."""
+        return [name.partition(".")[0] for name, shape in self.ends.items() if len(shape) > 1]
+
+    @property
+    def backward(self) -> Iterator[tuple[int, ...]]:
+        """Shapes in the order in which gradients become ready."""
+        ends = dict(self.ends)
+        first = [ends.pop(name) for name in self.ends if name.startswith("embedding")]
+        yield from reversed(ends.values())
+        for _ in range(self.layers):
+            yield from reversed(self.block.values())
+        yield from first
+
+
+def traffic(workload: Workload, layout: Layout, *, world: int, nproc_per_node: int) -> tuple[Exchange, ...]:
+    """All exchanges of a layout in one optimizer step on `world` ranks, those of one dimension together.
+
+    Raises:
+        ValueError: the layout or the global batch does not fit that many ranks.
+    """
+    m = mesh(layout, world, nproc_per_node)
+    ranks = {name: len(groups[0]) for name, groups in layout_groups(layout, world, nproc_per_node).items()}
+    microbatches = workload.accumulation(m.data)
+    stage = _fullest_stage(workload.model, m)
+    found = [
+        *(_sharded(workload, layout, stage, ranks, microbatches) if layout.fsdp else _replicated(stage)),
+        *_activations(workload, layout, stage, m, microbatches),
+    ]
+    order = sorted(found, key=lambda exchange: DIMENSIONS.index(exchange.dimension))
+    return tuple(exchange for exchange in order if exchange.dimension in ranks and exchange.calls)
+
+
+def _fullest_stage(model: ModelShape, m: Mesh) -> _Stage:
+    """The first stages have a layer more where layers do not divide; else the last has the head and its norm."""
+    layers, more = divmod(model.layers, m.pipeline)
+    whole = model.shapes()
+    here = [name for name in whole if not name.startswith("blocks.")]
+    if m.pipeline > 1:
+        here = [name for name in here if name.startswith("embedding") is (more > 0)]
+    return _Stage(
+        layers=layers + (more > 0),
+        block={name: _split(name, shape, m.tensor) for name, shape in model.block().items()},
+        ends={name: _split(name, whole[name], m.tensor) for name in here},
+    )
+
+
+def _split(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
+    """One tensor rank's part: what writes to the residual stream is split by columns, norms are whole."""
+    if len(shape) == 1:
+        return shape
+    out, into = shape
+    return (out, into // tensor) if name.endswith(("output.weight", "down.weight")) else (-(-out // tensor), into)
+
+
+def _replicated(stage: _Stage) -> Iterator[Exchange]:
+    for size, calls in Counter(_buckets(stage.backward)).items():
+        yield Exchange(
+            dimension="replicate", collective="all_reduce", bytes=size, calls=calls, why="gradients, in buckets"
+        )
+
+
+def _buckets(shapes: Shapes) -> Iterator[int]:
+    """Bytes of each bucket, in the order of their calls."""
+    size, limit = 0, FIRST_BUCKET
+    for shape in shapes:
+        size += math.prod(shape) * FULL
+        if size >= limit:
+            yield size
+            size, limit = 0, BUCKET
+    if size:
+        yield size
+
+
+def _sharded(
+    workload: Workload, layout: Layout, stage: _Stage, ranks: dict[str, int], microbatches: int
+) -> Iterator[Exchange]:
+    """As `fully_shard` does it: every block by itself, what is left with the root, which stays gathered till backward.
+
+    Parameters are gathered anew for every microbatch; gradients travel in the last one only.
+    """
+    shard = ranks.get("shard", 1)
+    twice = layout.fsdp != "grad-op"
+    blocks = ("each of " if stage.layers > 1 else "") + _count(stage.layers, "block")
+    for shapes, units, again, what in (
+        (stage.block.values(), stage.layers, twice, blocks),
+        (stage.ends.values(), 1, False, " and ".join(stage.tables)),
+    ):
+        # Every parameter is cut by rows; the last ranks' parts are filled up.
+        part = sum(-(-shape[0] // shard) * math.prod(shape[1:]) for shape in shapes)
+        when = ("forward and backward" if again else "forward") + f" of {_count(microbatches, 'microbatch', 'es')}"
+        yield Exchange(
+            dimension="shard", collective="all_gather", bytes=part * shard * _element(workload),
+            calls=units * microbatches * (2 if again else 1), why=f"parameters of {what}, {when}",
+        )  # fmt: skip
+        yield Exchange(
+            dimension="shard", collective="reduce_scatter", bytes=part * shard * FULL, calls=units,
+            why=f"gradients of {what}",
+        )  # fmt: skip
+        yield Exchange(
+            dimension="replicate", collective="all_reduce", bytes=part * FULL, calls=units,
+            why=f"gradients of {what}, the part of one rank" if shard > 1 else f"gradients of {what}",
+        )  # fmt: skip
+
+
+def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, microbatches: int) -> Iterator[Exchange]:
+    """Tensor ranks split the sequence between their matrices; context ranks pass keys and values around a ring."""
+    model, element = workload.model, _element(workload)
+    tokens = workload.microbatch * workload.sequence_length // m.context
+    forwards = 2 if layout.activation_checkpointing == "full" else 1  # the blocks', repeated in backward
+    blocks, per_layer = _count(stage.layers, "layer"), 2 * (forwards + 1)
+    experts = stage.layers if model.experts else 0
+    for collective in ("all_gather", "reduce_scatter"):
+        yield Exchange(
+            dimension="tensor", collective=collective, bytes=tokens * model.hidden * element,
+            calls=microbatches * (per_layer * stage.layers + len(stage.tables)),
+            why=f"activations around attention and feed-forward of {', '.join([blocks, *stage.tables])}",
+        )  # fmt: skip
+    hops = (m.context - 1) * (forwards + 1) + m.context  # gradients go all the way home
+    yield Exchange(
+        dimension="context", collective="send_recv",
+        bytes=2 * tokens * model.kv_heads * (model.hidden // model.heads) // m.tensor * element,
+        calls=microbatches * stage.layers * hops, why=f"keys, values and their gradients of {blocks} around the ring",
+    )  # fmt: skip
+    yield Exchange(
+        dimension="pipeline", collective="send_recv", bytes=tokens * model.hidden // m.tensor * element,
+        calls=microbatches * min(m.pipeline - 1, 2),
+        why=f"activations to the next stage and gradients back, {_count(microbatches, 'microbatch', 'es')}",
+    )  # fmt: skip
+    yield Exchange(
+        dimension="expert", collective="all_to_all", bytes=model.experts * COUNT,
+        calls=microbatches * experts * forwards, why=f"numbers of tokens that experts of {blocks} get",
+    )  # fmt: skip
+    yield Exchange(
+        dimension="expert", collective="all_to_all_v", bytes=tokens * model.hidden // m.tensor * element,
+        calls=microbatches * experts * per_layer, why=f"tokens to experts of {blocks} and back, one expert a token",
+    )  # fmt: skip
+
+
+def _element(workload: Workload) -> int:
+    """Bytes of an activation, and of a parameter that is gathered."""
+    return 4 if workload.precision == "fp32" else 2
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

@@ -1,0 +1,110 @@
+"""The step of a layout taken apart: without communication, with empty barriers, its bytes alone, and the real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.measurement import RankLadder
+from pytest_clusterqual.model.workload import Layout, Workload
+from pytest_clusterqual.rank.data import ByteData
+from pytest_clusterqual.rank.elision import Communication, Mode, payload
+from pytest_clusterqual.rank.layouts import build
+from pytest_clusterqual.rank.training import collector_at_rest, meet
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.rank.data import Batch
+    from pytest_clusterqual.rank.jobs import Context
+
+WARMUP_STEPS = 3  # DDP settles its buckets in the second one
+MOST_STEPS = 8
+RUNGS = ("compute", "barrier", "payload", "step")
+
+
+def climb(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], rounds: int, seconds: float) -> Any:
+    """`rounds` passes over the four rungs, every rung as many steps as fit into about `seconds` in all.
+
+    Steps too long for that are done one a rung, in fewer rounds. On each rung of a round the ranks
+    start together and step over the same data.
+
+    Returns:
+        A list with a `RankLadder` as JSON for each round.
+
+    Raises:
+        ClusterQualError: the job cannot be done on these ranks, or its communication cannot be replaced.
+    """
+    work = from_json(Workload, workload, where="workload")
+    data = ByteData.open(ctx, work)
+    job = build(ctx, work, from_json(Layout, layout, where="layout"))
+    communication = Communication(ctx, job)
+    fetch = partial(data.batches, rank=ctx.rank, world_size=ctx.world_size)
+
+    def train(mode: Mode, batches: Sequence[Batch]) -> None:
+        communication.mode = mode
+        job.step(batches)
+
+    for step in range(1, WARMUP_STEPS + 1):
+        for mode in ("none", "barrier", "real"):
+            communication.exchanged.clear()
+            train(mode, fetch(step))
+    exchange = payload(ctx, tuple(communication.exchanged))
+    exchange()
+    trial = _slowest(ctx, _timed(ctx, lambda: train("real", fetch(WARMUP_STEPS + 1))))
+    rounds, steps = affordable(rounds, seconds, trial)
+    made: list[RankLadder] = []
+    with collector_at_rest():
+        for number in range(rounds):
+            ctx.report(number, rounds, "step taken apart")
+            first = WARMUP_STEPS + 1 + number * steps
+            batches = [fetch(step) for step in range(first, first + steps)]
+            calls: dict[str, list[Callable[[], None]]] = {
+                "compute": [partial(train, "none", batch) for batch in batches],
+                "barrier": [partial(train, "barrier", batch) for batch in batches],
+                "payload": [exchange] * steps,
+                "step": [partial(train, "real", batch) for batch in batches],
+            }
+            # Up and down in turn: slow drift of the machine then cancels between rungs.
+            order = RUNGS if number % 2 == 0 else RUNGS[::-1]
+            taken = {rung: _timed_each(ctx, calls[rung]) for rung in order}
+            communication.exchanged.clear()
+            made.append(RankLadder(rank=ctx.rank, **taken))
+    ctx.report(rounds, rounds, "step taken apart")
+    return to_json(made)
+
+
+def affordable(rounds: int, seconds: float, step: float) -> tuple[int, int]:
+    """Rounds, and steps of a rung, that take about `seconds` in all where a `step` takes that many; at least 1 each."""
+    steps = int(seconds / (len(RUNGS) * rounds * step))
+    if steps >= 1:
+        return rounds, min(steps, MOST_STEPS)
+    return max(int(seconds / (len(RUNGS) * step)), 1), 1
+
+
+def _timed_each(ctx: Context, calls: Sequence[Callable[[], None]]) -> tuple[float, ...]:
+    """Seconds of each call after all ranks have met; nothing keeps them together from then on but the calls."""
+    meet(ctx)
+    taken = []
+    start = time.perf_counter()
+    for call in calls:
+        call()
+        ctx.synchronize()
+        end = time.perf_counter()
+        taken.append(end - start)
+        start = end
+    return tuple(taken)
+
+
+def _timed(ctx: Context, call: Callable[[], None]) -> float:
+    return _timed_each(ctx, [call])[0]
+
+
+def _slowest(ctx: Context, seconds: float) -> float:
+    worst = torch.tensor([seconds], dtype=torch.float64, device=ctx.device)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=ctx.group)
+    return float(worst.item())

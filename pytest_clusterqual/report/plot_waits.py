@@ -1,0 +1,83 @@
+"""How long each rank waited for the others in a collective, as a share of the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_clusterqual import units
+from pytest_clusterqual.model.record import Record
+from pytest_clusterqual.report import text
+from pytest_clusterqual.report.plot_style import BLACK, LIGHT, Picture, circumstances, room_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST = 64  # bars
+_NAMED = 16  # bars up to which nodes are named
+
+
+def waits(records: Sequence[Record]) -> Picture | None:
+    """The wait of each rank at the message size with the largest share of it; None where no wait was measured."""
+    told = [record for record in records if record.judgement.quantity == "wait" and _shares(record)]
+    if not told or told[0].conditions is None:
+        return None
+    worst = max(told, key=lambda record: record.judgement.value or 0.0)
+    at = worst.conditions or told[0].conditions
+    shares = _shares(worst)
+    least = min(shares, key=shares.__getitem__)
+    bars = sorted(sorted(shares, key=shares.__getitem__)[:_MOST])
+    names = {r: text.visible(f"{r} {at.rank_nodes[r]}") if r < len(at.rank_nodes) else str(r) for r in shares}
+    labels = [names[rank] if len(bars) <= _NAMED else str(rank) for rank in bars]
+    case, size = text.case_of(worst.test), text.visible(worst.judgement.label)
+    shared = f"{text.value_of(worst.judgement)} {text.interval_of(worst.judgement)}".strip()
+    shown = ", ".join(f"rank {names[rank]} {units.show_share(shares[rank])}" for rank in bars)
+    return Picture(
+        title=f"{case}: wait by rank at {size}",
+        panels=(1.9,), below=room_for(labels),
+        draw=lambda axes: _bars(
+            axes[0], [shares[rank] for rank in bars], labels, bars.index(least), worst.judgement.value or 0.0
+        ),
+        caption=[
+            f"Bars: share of a call that a rank waits for others, median. Line: wait that most ranks share, {shared}. "
+            "Shown is the size where that is largest.",
+            f"Who comes last waits least: here rank {names[least]}, {units.show_share(shares[least])}.",
+            *([f"{_MOST} of {len(shares)} ranks: those that wait least."] if len(shares) > _MOST else []),
+            circumstances(at, worst.started),
+        ],
+        words=f"{case}, {size}: wait of {shown}.",
+    )  # fmt: skip
+
+
+def _shares(record: Record) -> dict[int, float]:
+    """Rank -> its share, of ranks that have one."""
+    figures = record.judgement.per_rank.items()
+    return {int(rank): share for rank, share in figures if rank.isdecimal() and math.isfinite(share)}
+
+
+def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int, shared: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    places = range(len(shares))
+    bars = ax.bar(
+        places,
+        [share * 100 for share in shares],
+        width=min(0.8, len(shares) / 10),
+        color=LIGHT,
+        edgecolor=BLACK,
+        linewidth=0.5,
+    )
+    bars[least].set(hatch="xxxx", facecolor="white")
+    ax.annotate(
+        "waits least", (least, shares[least] * 100), (0, 3), textcoords="offset points",
+        rotation=90, ha="center", va="bottom", size=6.5,
+    )  # fmt: skip
+    ax.set_ylabel("wait (% of the call)")
+    ax.axhline(shared * 100, color=BLACK, linestyle="--", linewidth=0.8)
+    ax.set_ylim(0, 105 * max(shared, *shares, 0.01))
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.grid(True, axis="y")
+    step = math.ceil(len(shares) / 2 / _NAMED)
+    ax.set_xticks(places[::step], labels[::step], rotation=90)
+    ax.set_xlabel("rank and node" if len(shares) <= _NAMED else "rank")

@@ -1,0 +1,95 @@
+"""The plots of a run: SVG files made of its records and measurements, for the eyes only. No verdict depends on them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, Measurement, PairsMeasurement
+from pytest_clusterqual.model.record import Record
+from pytest_clusterqual.report import text
+from pytest_clusterqual.report.plot_links import links
+from pytest_clusterqual.report.plot_style import Picture, svg
+from pytest_clusterqual.report.plot_sweep import sweep
+from pytest_clusterqual.report.plot_waits import waits
+from pytest_clusterqual.report.table import severity
+
+# Whatever a drawing can raise, but not all of Exception: what ends a run on a signal is one, too.
+_FAILURES = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
+
+
+def write_plots(
+    records: Sequence[Record], measurements: Measurements, folder: Path, *, budget: float = math.inf
+) -> tuple[int, str]:
+    """Write what can be drawn into `folder`, in the place of the plots that are there; the worst tests first.
+
+    `measurements` are as the run folder gives them. No plot is begun after `budget` seconds.
+
+    Returns:
+        How many files were written, and what is missing, empty if nothing is. Nothing is raised: a
+        plot that fails must not take a record or the exit status with it.
+    """
+    count, problems, end = 0, [], time.monotonic() + budget
+    for name, make in _pictures(records, measurements):
+        path = folder / f"{name}.svg"
+        try:
+            path.unlink(missing_ok=True)  # an old one would speak of other records
+            if time.monotonic() >= end:
+                raise TimeoutError(f"not drawn within {budget:g} s; `clusterqual report` draws all")
+            if picture := make():
+                folder.mkdir(exist_ok=True)
+                path.write_text(svg(picture), encoding="utf-8")
+                count += 1
+        except _FAILURES as error:
+            problems.append(f"{path.name}: {type(error).__name__}: {text.visible(str(error))}")
+    more = f" (+{len(problems) - 1} more)" if len(problems) > 1 else ""
+    return count, f"a plot is missing: {problems[0]}{more}" if problems else ""
+
+
+def _pictures(
+    records: Sequence[Record], measurements: Measurements
+) -> Iterator[tuple[str, Callable[[], Picture | None]]]:
+    """File name and what makes the picture, which may turn out to be none, of every test of Fabric."""
+    tests: dict[str, list[Record]] = {}
+    for record in records:
+        if record.criterion == "fabric":
+            tests.setdefault(record.test, []).append(record)
+    names = _file_names(tests)
+    for test, group in sorted(tests.items(), key=lambda item: min(severity(r.judgement) for r in item[1])):
+        name = names[test]
+        *_, measured = measurements.get(group[0].measurement or "", (None,))
+        yield f"{name}-sizes", partial(sweep, group, _members(group[0].conditions, measured))
+        yield f"{name}-waits", partial(waits, group)
+        if isinstance(measured, (FabricMeasurement, PairsMeasurement)):
+            yield f"{name}-links", partial(links, test, measured)
+
+
+def _members(at: Conditions | None, measured: Measurement | None) -> int | None:
+    """The number of ranks of a group; None where it is not known, or differs from group to group."""
+    if isinstance(measured, FabricMeasurement) and measured.groups:
+        sizes = {len(group) for group in measured.groups}
+        return sizes.pop() if len(sizes) == 1 else None
+    if at is None:
+        return None
+    kinds = {"world": at.ranks, "inter_node": at.nodes, "rails": at.nodes, "intra_node": at.nproc_per_node}
+    return kinds.get(at.group or "")
+
+
+def _file_names(tests: Iterable[str]) -> dict[str, str]:
+    """The case of each test in letters that any file system takes, and that no other test has."""
+    names: dict[str, str] = {}
+    for test in tests:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text.case_of(test)).strip("._-")[:80] or "test"
+        taken = {name.lower() for name in names.values()}
+        numbered = (f"{plain}-{number}" for number in itertools.count(2))
+        names[test] = next(name for name in itertools.chain([plain], numbered) if name.lower() not in taken)
+    return names

@@ -1,0 +1,145 @@
+"""What waiting costs a step, and its cause: planted in simulated ladders, with jitter from 2 to 60 %."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from judge_made import fabric_plan, require
+from ladder_made import STEP, climbed
+from made import conditions
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.ladder import expected_slowest
+from pytest_clusterqual.judge.synchronization import judge_synchronization
+from pytest_clusterqual.model.measurement import Load, SynchronizationMeasurement
+from pytest_clusterqual.model.record import Finding, Judgement, Verdict
+
+SEEDS = range(4)
+
+
+def judged(m: SynchronizationMeasurement, *bounds: str) -> Judgement:
+    (judgement,) = judge_synchronization(m, fabric_plan([require("fabric", "amplification", text) for text in bounds]))
+    return judgement
+
+
+def findings(seed: int, **planted: Any) -> tuple[Finding, ...]:
+    return judged(climbed(seed=seed, **planted)).findings
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2, 0.6])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_that_are_alike_are_not_accused_and_their_jitter_is_the_cause(ranks: int, noise: float) -> None:
+    for seed in SEEDS:
+        assert [(f.kind, f.level) for f in findings(seed, ranks=ranks, noise=noise)] == [("inherent jitter", "note")]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2, 0.6])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_rank_at_half_speed_is_named_with_how_slow_it_is(ranks: int, noise: float) -> None:
+    for seed in SEEDS:
+        found = findings(seed, ranks=ranks, noise=noise, slow={1: 2.0})
+        assert [(f.suspect, f.kind, f.level) for f in found] == [("rank 1 on node1", "slow rank", "suspect")]
+        interval = found[0].interval
+        assert interval is not None
+        assert interval.low <= 2.0 * (1 + noise / 2)
+        assert interval.high >= 2.0 * (1 - noise / 2)
+
+
+def test_a_rank_that_is_a_little_slower_or_slow_for_a_while_is_not() -> None:
+    for seed in SEEDS:
+        assert {f.kind for f in findings(seed, noise=0.05, slow={1: 1.15})} == {"inherent jitter"}
+        held = {(number, 0): 2.5 for number in range(5, 12)}
+        assert "slow rank" not in {f.kind for f in findings(seed, ranks=2, held=held)}
+
+
+def test_rounds_that_wander_accuse_nobody() -> None:
+    for seed in SEEDS:
+        assert {f.kind for f in findings(seed, ranks=2, wander=0.4)} == {"inherent jitter"}
+
+
+def test_ranks_that_are_slow_in_the_same_steps_have_a_common_cause() -> None:
+    for seed in SEEDS:
+        (found,) = findings(seed, common=0.2)
+        assert (found.suspect, found.kind, found.level) == ("all ranks", "common cause", "suspect")
+        assert "storage" in found.check_next
+        (small,) = findings(seed, noise=0.02, common=0.04)
+        (shared,) = findings(seed, common=0.2, simulated=True)
+        assert (small.kind, small.level) == (shared.kind, shared.level) == ("common cause", "note")
+        assert "one machine" in shared.check_next
+        assert "one machine" not in found.check_next
+
+
+def test_a_first_step_that_is_slow_on_all_ranks_is_no_common_cause() -> None:
+    m = climbed(ranks=8, first=3.0)
+    assert {f.kind for f in judged(m).findings} == {"inherent jitter"}
+
+
+@pytest.mark.parametrize(
+    ("planted", "evidence"), [({"barrier": 0.05}, "empty barriers alone"), ({"hindered": 1.5}, "the real step takes")]
+)
+def test_what_jitter_and_bytes_do_not_explain_is_communication(planted: dict[str, float], evidence: str) -> None:
+    for seed in SEEDS:
+        (found,) = findings(seed, **planted)
+        assert (found.kind, found.level) == ("communication", "note")
+        assert found.evidence.startswith(evidence)
+
+
+def test_with_few_rounds_the_cause_cannot_be_decided() -> None:
+    (found,) = judged(climbed(rounds=8, slow={1: 2.0})).findings
+    assert found.level == "note"
+    assert found.evidence == "cannot be decided, because 8 rounds are too few to tell a slow rank from chance"
+    assert judged(climbed(rounds=9, slow={1: 2.0})).findings[0].kind == "slow rank"
+
+
+def test_the_amplification_is_judged_by_its_interval() -> None:
+    quiet, slow = climbed(noise=0.02), climbed(noise=0.02, slow={1: 2.0})
+    assert judged(quiet).verdict is Verdict.MEASURED
+    assert judged(quiet, "<= 1.2").verdict is Verdict.PASS
+    failed = judged(slow, "<= 1.2")
+    assert failed.verdict is Verdict.FAIL
+    assert failed.value == pytest.approx(2.0, rel=0.1)
+    assert failed.per_rank["1"] == pytest.approx(2 * STEP, rel=0.1)
+    assert judged(climbed(rounds=5), "<= 100").verdict is Verdict.UNDECIDED
+    at = replace(slow.conditions, load=Load(other_cpu=0.5, node="node1"))
+    assert judged(replace(slow, conditions=at), "<= 1.2").verdict is Verdict.UNDECIDED
+
+
+def test_the_reason_goes_up_the_ladder() -> None:
+    told = judged(climbed(noise=0.0)).reason
+    assert "compute 100 ms -> barrier 100 ms -> payload 20 ms -> step 120 ms" in told
+    assert "jitter leads to expect 1)" in told
+
+
+@pytest.mark.parametrize("ranks", [2, 16])
+def test_the_slowest_of_independent_ranks_is_predicted(ranks: int) -> None:
+    draw = np.random.default_rng(1)
+    samples = np.exp(0.3 * draw.standard_normal((40, 10, ranks)))
+    quantile = 0.5 ** (1 / ranks)  # of one rank, where the slowest of all has its median
+    expected = float(np.exp(0.3 * np.quantile(draw.standard_normal(200_000), quantile)))
+    assert expected_slowest(samples) == pytest.approx(expected, rel=0.04)
+
+
+def spoiled(rung: str, seconds: tuple[float, ...]) -> SynchronizationMeasurement:
+    m = climbed(rounds=2, steps=2)
+    first = m.rounds[0]
+    return replace(m, rounds=((first[0], replace(first[1], **{rung: seconds}), *first[2:]), m.rounds[1]))
+
+
+@pytest.mark.parametrize(
+    ("m", "message"),
+    [
+        (replace(climbed(), rounds=()), "synchronization: no round was measured"),
+        (replace(climbed(), conditions=conditions(nodes=1, ranks=1)), "in a world of 1 nobody waits"),
+        (replace(climbed(), rounds=(climbed().rounds[0][:3],)), "round 1: no result of rank 3"),
+        (spoiled("payload", (0.1,)), "round 1, rank 1, payload: got 1 steps, want 2"),
+        (spoiled("barrier", (0.1, math.nan)), "round 1, rank 1, barrier: got a time of nan s, want one above 0"),
+        (spoiled("step", (0.1, 0.0)), "round 1, rank 1, step: got a time of 0.0 s, want one above 0"),
+    ],
+)
+def test_what_is_missing_is_an_error_that_names_it(m: SynchronizationMeasurement, message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        judged(m)
