@@ -24,6 +24,7 @@ from pytest_clusterqual.judge.placement import judge_placement
 from pytest_clusterqual.judge.reported import judge_reported
 from pytest_clusterqual.judge.scaling import judge_scaling
 from pytest_clusterqual.judge.synchronization import judge_synchronization
+from pytest_clusterqual.judge.waiting_causes import LEAST_ROUNDS
 from pytest_clusterqual.model.measurement import (
     FabricMeasurement,
     FullRunMeasurement,
@@ -100,8 +101,9 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.part == "synchronization":
         assert project.fabric is not None
         taken_apart = partial(
-            fabric_measuring.synchronization, session, project.layout(case.layout or ""), rounds=_LADDER_ROUNDS
-        )
+            fabric_measuring.synchronization, session, project.layout(case.layout or ""), rounds=_LADDER_ROUNDS,
+            least=LEAST_ROUNDS,
+        )  # fmt: skip
         return _continued(taken_apart(), taken_apart, project, project.fabric.budget)
     if case.part == "placement":
         assert project.fabric is not None and case.collective is not None and case.group is not None

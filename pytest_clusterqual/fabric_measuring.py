@@ -127,9 +127,7 @@ def placement(
                 paths=tuple(place.nic_path for place in session.rank_map(rank_map).places),
             )
         )
-    conditions = conditions_of(
-        session, everything, collective=collective, group=group, rank_map=", ".join(rank_maps)
-    )
+    conditions = conditions_of(session, everything, collective=collective, group=group, rank_map=", ".join(rank_maps))
     return PlacementMeasurement(
         conditions=heavier(conditions, before.conditions if before else None),
         placements=done + tuple(made),
@@ -139,17 +137,20 @@ def placement(
 
 
 def synchronization(
-    session: Session, layout: Layout, *, rounds: int, before: SynchronizationMeasurement | None = None
+    session: Session, layout: Layout, *, rounds: int, least: int, before: SynchronizationMeasurement | None = None
 ) -> SynchronizationMeasurement:
-    """`rounds` passes over the rungs of a layout's step, or as many as half of the time there is allows."""
-    plan, launcher = session.project.fabric, session.project.launcher
-    assert plan is not None
+    """`rounds` passes over the rungs of a layout's step within half of the budget, added to those made `before`.
+
+    Of long steps there are fewer, down to `least`; below that only where half of the job timeout is too short.
+    """
+    assert session.project.fabric is not None
+    budget, limit = session.project.fabric.budget / 2, session.project.launcher.job_timeout / 2
     began = Clock()
     if before is None:
         session.forget_samples()
     args = {
         "workload": to_json(session.project.workload), "layout": to_json(layout), "rounds": rounds,
-        "seconds": min(plan.budget, launcher.job_timeout) / 2,
+        "least": least, "seconds": min(budget, limit), "limit": limit,
     }  # fmt: skip
     results = session.run(
         "pytest_clusterqual.rank.ladder:climb", args, new_group=True, what=f"step of {layout.name} taken apart"

@@ -41,7 +41,7 @@ def _too_few(rounds: int) -> Finding:
     return Finding(
         suspect="the ranks", kind="cause of waiting", level="note",
         evidence=f"cannot be decided, because {rounds} rounds are too few to tell a slow rank from chance",
-        check_next=f"measure again with a fabric.budget that allows {LEAST_ROUNDS} rounds or more",
+        check_next=f"measure again with a launcher.job_timeout that leaves time for {LEAST_ROUNDS} rounds or more",
     )  # fmt: skip
 
 

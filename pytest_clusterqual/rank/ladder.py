@@ -27,11 +27,20 @@ MOST_STEPS = 8
 RUNGS = ("compute", "barrier", "payload", "step")
 
 
-def climb(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], rounds: int, seconds: float) -> Any:
+def climb(
+    ctx: Context,
+    *,
+    workload: dict[str, Any],
+    layout: dict[str, Any],
+    rounds: int,
+    least: int,
+    seconds: float,
+    limit: float,
+) -> Any:
     """`rounds` passes over the four rungs, every rung as many steps as fit into about `seconds` in all.
 
-    Steps too long for that are done one a rung, in fewer rounds. On each rung of a round the ranks
-    start together and step over the same data.
+    Steps too long for that are done one a rung, in fewer rounds: `least`, or what `limit` seconds
+    allow. On each rung of a round the ranks start together and step over the same data.
 
     Returns:
         A list with a `RankLadder` as JSON for each round.
@@ -56,7 +65,7 @@ def climb(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], rou
     exchange = payload(ctx, tuple(communication.exchanged))
     exchange()
     trial = _slowest(ctx, _timed(ctx, lambda: train("real", fetch(WARMUP_STEPS + 1))))
-    rounds, steps = affordable(rounds, seconds, trial)
+    rounds, steps = affordable(trial, rounds=rounds, least=least, seconds=seconds, limit=limit)
     made: list[RankLadder] = []
     with collector_at_rest():
         for number in range(rounds):
@@ -78,12 +87,15 @@ def climb(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], rou
     return to_json(made)
 
 
-def affordable(rounds: int, seconds: float, step: float) -> tuple[int, int]:
-    """Rounds, and steps of a rung, that take about `seconds` in all where a `step` takes that many; at least 1 each."""
-    steps = int(seconds / (len(RUNGS) * rounds * step))
-    if steps >= 1:
-        return rounds, min(steps, MOST_STEPS)
-    return max(int(seconds / (len(RUNGS) * step)), 1), 1
+def affordable(step: float, *, rounds: int, least: int, seconds: float, limit: float) -> tuple[int, int]:
+    """Rounds, and steps of a rung, that take about `seconds` in all where a `step` takes that many.
+
+    Where not even one step a rung fits: the rounds that do, or `least` if `limit` seconds allow them.
+    """
+    once = len(RUNGS) * step
+    if seconds >= once * rounds:
+        return rounds, min(int(seconds / (once * rounds)), MOST_STEPS)
+    return max(int(seconds / once), min(least, int(limit / once)), 1), 1
 
 
 def _timed_each(ctx: Context, calls: Sequence[Callable[[], None]]) -> tuple[float, ...]:

@@ -65,7 +65,8 @@ class Run:
 
     @property
     def judgements(self) -> list[dict[str, Any]]:
-        return [json.loads(line)["judgement"] for line in (self.folder / "run" / "records.jsonl").open()]
+        lines = (self.folder / "run" / "records.jsonl").read_text().splitlines()
+        return [json.loads(line)["judgement"] for line in lines]
 
     @property
     def suspects(self) -> set[str]:

@@ -22,6 +22,7 @@ from pytest_clusterqual.rank.training import global_losses
 
 STEPS = 3
 LATE = 0.4
+PLAN = {"rounds": 3, "least": 3, "seconds": 8.0, "limit": 30.0}
 
 
 def one_rank_alone(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]]) -> list[Any]:
@@ -85,7 +86,7 @@ def test_real_steps_train_as_ever_and_elided_ones_need_no_other_rank(
 @pytest.mark.slow
 def test_what_cannot_be_left_out_is_refused(tmp_path: Path) -> None:
     workload = to_json(replace(TINY, precision="fp16"))
-    (answer, _) = run_ranks(climb, tmp_path, nodes=["a", "a"], workload=workload, layout=FSDP, rounds=1, seconds=1.0)
+    (answer, _) = run_ranks(climb, tmp_path, nodes=["a", "a"], workload=workload, layout=FSDP, **PLAN)
     assert answer.startswith("ClusterQualError: precision fp16 with fsdp: the ranks also tell each other")
 
 
@@ -106,7 +107,7 @@ def late_rank(ctx: Any, **given: Any) -> Any:
 @pytest.mark.parametrize("layout", [DDP, FSDP])
 def test_a_late_rank_is_alone_with_it_until_a_barrier_shares_it(tmp_path: Path, layout: dict[str, Any]) -> None:
     workload = to_json(replace(TINY, global_batch=4))  # one microbatch a step
-    answers = run_ranks(late_rank, tmp_path, nodes=["a", "b"], workload=workload, layout=layout, rounds=3, seconds=8.0)
+    answers = run_ranks(late_rank, tmp_path, nodes=["a", "b"], workload=workload, layout=layout, **PLAN)
     ladders = [from_json(tuple[RankLadder, ...], answer) for answer in answers]  # type: ignore[type-abstract]
     assert [[each.rank for each in ladder] for ladder in ladders] == [[rank] * len(ladders[0]) for rank in (0, 1)]
     prompt, late = (
@@ -119,8 +120,10 @@ def test_a_late_rank_is_alone_with_it_until_a_barrier_shares_it(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("rounds", "seconds", "step", "expected"),
-    [(16, 20.0, 0.01, (16, 8)), (16, 20.0, 0.1, (16, 3)), (16, 20.0, 0.4, (12, 1)), (16, 20.0, 9.0, (1, 1))],
+    ("step", "expected"),
+    [(0.01, (16, 8)), (0.1, (16, 3)), (0.4, (12, 1)), (1.0, (9, 1)), (2.0, (7, 1)), (90.0, (1, 1))],
 )
-def test_long_steps_get_fewer_rounds(rounds: int, seconds: float, step: float, expected: tuple[int, int]) -> None:
-    assert affordable(rounds, seconds, step) == expected
+def test_long_steps_get_fewer_rounds_but_the_least_as_long_as_the_limit_allows(
+    step: float, expected: tuple[int, int]
+) -> None:
+    assert affordable(step, rounds=16, least=9, seconds=20.0, limit=60.0) == expected

@@ -217,7 +217,7 @@ def test_the_step_of_a_layout_is_taken_apart_on_all_ranks(tmp_path: Path) -> Non
     assert isinstance(m, SynchronizationMeasurement)
     ((_, args, _),) = answers.asked
     assert args["layout"]["name"] == "fsdp"
-    assert args["seconds"] == answers.project.fabric.budget / 2  # type: ignore[union-attr]
+    assert (args["seconds"], args["limit"], args["least"]) == (10.0, 60.0, 9)
     assert m.conditions.layout == "fsdp"
     assert [[each.rank for each in ranks] for ranks in m.rounds] == [list(range(RANKS))] * args["rounds"]
     (judgement,) = judge(answers.project, m)

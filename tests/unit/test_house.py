@@ -22,7 +22,7 @@ FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire"
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",
-    "imports",
+    "imports", "trace_import",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 FLOOR_THREE = frozenset({
@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
 }
 THIRD_PARTY: dict[str, set[str]] = {
-    "read": {"yaml", "pydantic", "pydantic_core", "ClusterShell"},
+    "read": {"yaml", "pydantic", "pydantic_core", "ClusterShell", "msgspec", "numpy"},
     "rank": {"torch", "numpy"},
     "judge": {"numpy", "scipy"},
     "report": {"rich", "junitparser"},
@@ -235,7 +235,9 @@ def test_the_package_itself_imports_nothing_but_words() -> None:
     ]
 
 
-THIRD_PARTIES = r"\b(?:PyYAML|pydantic|ClusterShell|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|pytest)\b"
+THIRD_PARTIES = (
+    r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|pytest)\b"
+)
 
 
 def third_party_table() -> dict[str, str]:

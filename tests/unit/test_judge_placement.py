@@ -32,7 +32,7 @@ def findings(m: PlacementMeasurement) -> list[Finding]:
 def test_maps_that_are_alike_share_nothing_and_nobody_is_named(noise: float, drift: float) -> None:
     found = [judged(placed(ALIKE, noise=noise, drift=drift, seed=seed)) for seed in range(20)]
     assert sum(bool(judgement.findings) for judgements in found for judgement in judgements) <= 1
-    assert np.median([judgement.value for judgements in found for judgement in judgements]) < 0.1
+    assert np.median([judgement.value for judgements in found for judgement in judgements]) == 0.0
 
 
 def test_a_slow_map_is_named_at_every_size_with_how_slow_it_is() -> None:

@@ -301,6 +301,13 @@ def test_tests_whose_cases_are_named_alike_do_not_overwrite_each_other(tmp_path:
     assert count == len(list(tmp_path.iterdir())) == 8
 
 
+def test_no_file_is_hidden_or_without_a_name(tmp_path: Path) -> None:
+    at = conditions(collective="all_reduce", group="world")
+    write_plots([record(f"test_fabric[{case}]", under=at) for case in ("..", ".hidden", "x" * 300)], {}, tmp_path)
+    names = [path.name for path in tmp_path.iterdir()]
+    assert sorted(names) == ["hidden-sizes.svg", "test-sizes.svg", "x" * 80 + "-sizes.svg"]
+
+
 def test_other_criteria_have_no_plots_and_no_folder(tmp_path: Path) -> None:
     assert write_plots([record("test_memory[ddp]", "memory")], {}, tmp_path / "plots") == (0, "")
     assert not (tmp_path / "plots").exists()
