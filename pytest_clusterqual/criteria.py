@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ from pytest_clusterqual.model.measurement import (
     ScalingMeasurement,
     SynchronizationMeasurement,
 )
-from pytest_clusterqual.model.project import Project
+from pytest_clusterqual.model.project import FabricPlan, Project
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.record import Judgement, Verdict
 from pytest_clusterqual.narrowing import narrowed
@@ -48,6 +49,9 @@ M = TypeVar(
     SynchronizationMeasurement,
 )  # fmt: skip
 P = TypeVar("P", FabricMeasurement, PairsMeasurement)
+FabricKind = (
+    FabricMeasurement | PairsMeasurement | PlacementMeasurement | SynchronizationMeasurement | ReportedMeasurement
+)
 # The smallest number of independent samples that gives a 95 % interval of a median.
 _FIRST_ROUNDS = 6
 _MORE_ROUNDS = 4
@@ -63,85 +67,81 @@ def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
         return judge_nodes(measurement, project.topology)
     if isinstance(measurement, MemoryMeasurement):
         return judge_memory(measurement, project.requirements("memory"))
-    if isinstance(measurement, FabricMeasurement):
-        assert project.fabric is not None
-        return judge_fabric(measurement, project.fabric)
-    if isinstance(measurement, PairsMeasurement):
-        assert project.fabric is not None
-        return judge_pairs(measurement, project.fabric)
-    if isinstance(measurement, PlacementMeasurement):
-        assert project.fabric is not None
-        return judge_placement(measurement, project.fabric)
-    if isinstance(measurement, SynchronizationMeasurement):
-        assert project.fabric is not None
-        return judge_synchronization(measurement, project.fabric)
-    if isinstance(measurement, ReportedMeasurement):
-        assert project.fabric is not None
-        return judge_reported(measurement, project.fabric)
     if isinstance(measurement, ScalingMeasurement):
         return judge_scaling(measurement, project.requirements("scaling"))
     if isinstance(measurement, FullRunMeasurement):
         return judge_full_run(measurement, project.requirements("full_run"))
-    raise MeasurementError(f"{type(measurement).__name__} cannot be judged")
+    assert project.fabric is not None
+    return _judge_fabric(measurement, project.fabric)
+
+
+def _judge_fabric(measurement: FabricKind, plan: FabricPlan) -> tuple[Judgement, ...]:
+    if isinstance(measurement, PairsMeasurement):
+        return judge_pairs(measurement, plan)
+    if isinstance(measurement, PlacementMeasurement):
+        return judge_placement(measurement, plan)
+    if isinstance(measurement, SynchronizationMeasurement):
+        return judge_synchronization(measurement, plan)
+    if isinstance(measurement, ReportedMeasurement):
+        return judge_reported(measurement, plan)
+    return judge_fabric(measurement, plan)
 
 
 def measure(session: Session, case: Case) -> Measurement:
     """Measure one case, on and on while its verdict is open and the budget lasts."""
-    project = session.project
+    layout = session.project.layout(case.layout) if case.layout else None
     if case.criterion == "nodes":
         return measuring.nodes(session)
-    if case.criterion == "memory":
-        return measuring.memory(session, project.layout(case.layout or ""))
-    if case.criterion == "full_run":
-        return measuring.full_run(session, project.layout(case.layout or ""))
-    if case.part == "pairs":
-        assert project.fabric is not None
-        of_nodes = partial(pair_measuring.pairs, session, arrangement=case.rank_map)
-        return _confirmed(session, _continued(of_nodes(), of_nodes, project, project.fabric.budget), case.rank_map)
-    if case.part == "synchronization":
-        assert project.fabric is not None
-        taken_apart = partial(
-            fabric_measuring.synchronization, session, project.layout(case.layout or ""), rounds=_LADDER_ROUNDS,
-            least=LEAST_ROUNDS,
-        )  # fmt: skip
-        return _continued(taken_apart(), taken_apart, project, project.fabric.budget)
-    if case.part == "placement":
-        assert project.fabric is not None and case.collective is not None and case.group is not None
-        compared = partial(
-            fabric_measuring.placement, session, case.collective, case.group, sizes=case.sizes,
-            rank_maps=project.fabric.rank_maps,
-        )  # fmt: skip
-        return _continued(
-            compared(repeats=_FIRST_ROUNDS), partial(compared, repeats=_MORE_REPEATS), project, project.fabric.budget
-        )
     if case.criterion == "fabric":
-        assert project.fabric is not None and case.collective is not None and case.group is not None
-        if project.fabric.engine == "nccl-tests":
-            runs = partial(perf_measuring.perf, session, case.collective, case.group)
-            return _continued(
-                runs(rounds=_FIRST_ROUNDS), partial(runs, rounds=_MORE_ROUNDS), project, project.fabric.budget
-            )
-        sweep = partial(
-            fabric_measuring.fabric, session, case.collective, case.group, sizes=case.sizes or project.fabric.sizes,
-            arrangement=case.rank_map,
+        assert session.project.fabric is not None
+        return _fabric(session, session.project.fabric, case)
+    assert layout is not None
+    if case.criterion == "memory":
+        return measuring.memory(session, layout)
+    if case.criterion == "full_run":
+        return measuring.full_run(session, layout)
+    plan = session.project.scaling
+    assert plan is not None
+    work = partial(measuring.scaling, session, layout, (plan.points[0], case.nodes), arrangement=case.rank_map)
+    return _continued(session, work(repeats=plan.repeats), partial(work, repeats=_MORE_REPEATS), plan.budget)
+
+
+def _fabric(session: Session, plan: FabricPlan, case: Case) -> Measurement:
+    if case.part == "pairs":
+        pairs = partial(pair_measuring.pairs, session, arrangement=case.rank_map)
+        return _confirmed(session, _continued(session, pairs(), pairs, plan.budget), case.rank_map)
+    if case.part == "synchronization":
+        layout = session.project.layout(case.layout or "")
+        climb = partial(fabric_measuring.synchronization, session, layout, rounds=_LADDER_ROUNDS, least=LEAST_ROUNDS)
+        return _continued(session, climb(), climb, plan.budget)
+    assert case.collective is not None and case.group is not None
+    if case.part == "placement":
+        compare = partial(
+            fabric_measuring.placement, session, case.collective, case.group, sizes=case.sizes,
+            rank_maps=plan.rank_maps,
         )  # fmt: skip
-        try:
-            measurement = _continued(
-                sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), project, project.fabric.budget
-            )
-        except JobError as error:
-            raise narrowed(session, error, case.collective, case.sizes or project.fabric.sizes) from error
-        if worth_asking(measurement, _judged(project, measurement)):
-            with suppress(ClusterQualError):  # a pair that hangs takes nothing away from what was measured
-                measurement = pair_measuring.after_sweep(session, measurement, arrangement=case.rank_map)
-                measurement = _confirmed(session, measurement, case.rank_map)
+        return _continued(session, compare(repeats=_FIRST_ROUNDS), partial(compare, repeats=_MORE_REPEATS), plan.budget)
+    if plan.engine == "nccl-tests":
+        runs = partial(perf_measuring.perf, session, case.collective, case.group)
+        return _continued(session, runs(rounds=_FIRST_ROUNDS), partial(runs, rounds=_MORE_ROUNDS), plan.budget)
+    return _sweep(session, plan, case, case.collective, case.group)
+
+
+def _sweep(session: Session, plan: FabricPlan, case: Case, collective: str, group: str) -> FabricMeasurement:
+    """A sweep, and where it missed a rate what pairs of nodes exchange."""
+    sizes = case.sizes or plan.sizes
+    sweep = partial(fabric_measuring.fabric, session, collective, group, sizes=sizes, arrangement=case.rank_map)
+    try:
+        measurement = _continued(session, sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), plan.budget)
+    except JobError as error:
+        raise narrowed(session, error, collective, sizes) from error
+    if not worth_asking(measurement, _judged(session.project, measurement)):
         return measurement
-    assert project.scaling is not None
-    layout, points = project.layout(case.layout or ""), (project.scaling.points[0], case.nodes)
-    work = partial(measuring.scaling, session, layout, points, arrangement=case.rank_map)
-    return _continued(
-        work(repeats=project.scaling.repeats), partial(work, repeats=_MORE_REPEATS), project, project.scaling.budget
-    )
+    try:
+        with_pairs = pair_measuring.after_sweep(session, measurement, arrangement=case.rank_map)
+    except ClusterQualError as error:  # a pair that hangs takes nothing away from what was measured
+        return replace(measurement, without_pairs=str(error))
+    return _confirmed(session, with_pairs, case.rank_map)
 
 
 def _confirmed(session: Session, measurement: P, arrangement: Arrangement | None) -> P:
@@ -152,11 +152,11 @@ def _confirmed(session: Session, measurement: P, arrangement: Arrangement | None
     return measurement
 
 
-def _continued(first: M, more: Callable[..., M], project: Project, budget: float) -> M:
+def _continued(session: Session, first: M, more: Callable[..., M], budget: float) -> M:
     """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds."""
     measurement = first
     step = 0.0
-    while _open(_judged(project, measurement)) and measurement.seconds + step <= budget:
+    while _open(_judged(session.project, measurement)) and measurement.seconds + step <= budget:
         before = measurement.seconds
         measurement = more(before=measurement)
         step = measurement.seconds - before

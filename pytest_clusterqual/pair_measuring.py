@@ -30,15 +30,20 @@ _PROBES = 3
 # Enough partners for every node of a large cluster, and few enough for a slow one.
 _MOST_PARTNERS, _LEAST_PARTNERS = 31, 3
 _MOST_ALONE = 3
+_LATE = 4  # times what a round should take: a slow node is met by all others, one after the other
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A round of all pairs: messages of `size` bytes, `partners` of each node, and pairs that are also tried alone."""
+    """A round of all pairs: messages of `size` bytes, `partners` of each node, and pairs that are also tried alone.
+
+    It should take so many `seconds`, if all links are as slow as the one that was seen.
+    """
 
     size: int
     partners: int
     alone: tuple[Pair, ...]
+    seconds: float = 0.0
 
 
 def after_sweep(session: Session, m: FabricMeasurement, *, arrangement: Arrangement | None = None) -> FabricMeasurement:
@@ -97,7 +102,7 @@ def _plan(session: Session, pace: float, seconds: float, arrangement: Arrangemen
     partners = max(_LEAST_PARTNERS, min(int(seconds / turn), _MOST_PARTNERS))
     met = meetings(turns_for(partners, len(names))[0], len(names)) if len(names) > 1 else []
     alone = tuple((names[a], names[b], 0) for a, b in met[:: -(-len(met) // _MOST_ALONE)]) if len(met) > 1 else ()
-    return Plan(size=size, partners=partners, alone=alone)
+    return Plan(size=size, partners=partners, alone=alone, seconds=(partners + len(alone)) * turn)
 
 
 def _same_plan(before: PairsMeasurement) -> Plan:
@@ -129,8 +134,9 @@ def _exchanged(
         "alone": [list(pair) for pair in plan.alone],
     }  # fmt: skip
     results = session.run(
-        "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes"
-    )
+        "pytest_clusterqual.rank.pairs:exchange", args, arrangement=arrangement, what="pairs of nodes",
+        timeout=max(session.project.launcher.job_timeout, _LATE * plan.seconds),
+    )  # fmt: skip
     received = [parse(tuple[PairTiming, ...], result, session.places) for result in results]
     return tuple(timing for timings in received for timing in timings), results
 

@@ -51,7 +51,7 @@ def judge_fabric(m: FabricMeasurement, plan: FabricPlan) -> tuple[Judgement, ...
         judgements += _judge_wait(sweep, size) if sweep.waited else ()
     judgements += () if sweep.waited else _no_wait(sweep)
     judgements += [*judge_curve(sweep, "alpha"), *judge_curve(sweep, "plateau"), *_judge_contention(sweep, m)]
-    return point_at_links(m, judgements) if m.pairs else tuple(judgements)
+    return point_at_links(m, judgements) if m.pairs or m.without_pairs else tuple(judgements)
 
 
 def judge_size(sweep: Sweep, size: Size) -> list[Judgement]:

@@ -54,7 +54,9 @@ def judge_at_level(case: Case, requirement: Requirement | None, level: Level, *,
     with a finding that names likely answers.
     """
     most = level.expected.value
-    judged = replace(_judged(case, requirement, level.expected), expected=most)
+    judged = _judged(case, requirement, level.expected)
+    if most is not None:
+        judged = replace(judged, expected=most, expected_why=level.expected.why)
     if most is None or seen is None or not seen.low > ALLOWED * most:
         return judged
     low, bound = units.show(seen.low, case.unit), units.show(most, case.unit)

@@ -10,7 +10,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_missing, judge_quantity
 from pytest_clusterqual.judge.pair_causes import LEAST_NODES, Screening, least_of, rates, screen
-from pytest_clusterqual.judge.pair_findings import show_range, suspects
+from pytest_clusterqual.judge.pair_findings import UNDECIDED, show_range, suspects
 from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval
 from pytest_clusterqual.model.expected import expected_busbw
 from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, PairsMeasurement, PairTiming
@@ -55,6 +55,13 @@ def point_at_links(m: FabricMeasurement, judgements: Iterable[Judgement]) -> tup
     Raises:
         MeasurementError: a node, a direction, a repeat or a positive time is missing.
     """
+    if m.without_pairs:
+        unknown = Finding(
+            suspect="no node or link", kind=UNDECIDED, evidence=f"because pairs of nodes could not be asked: "
+            f"{m.without_pairs}", check_next="the nodes that this names; else a larger launcher.job_timeout",
+            level="note",
+        )  # fmt: skip
+        return tuple(replace(j, findings=(unknown, *j.findings)) if _missed(j) else j for j in judgements)
     check(m.conditions, m.pairs)
     findings = _pointed_at(m.conditions, m.pairs)
     size, seen = units.show(m.pairs[0].bytes, units.BYTES), show_range(rates(_at_work(m.pairs)).values())

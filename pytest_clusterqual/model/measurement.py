@@ -221,7 +221,8 @@ class FabricMeasurement:
 
     `groups` are the ranks of every group of the kind. All of them were at work at the same time; in
     `alone` they took turns, at some of the sizes. `pairs` are what pairs of nodes exchanged, both
-    directions of each, where that was asked for. `links` is what the nodes themselves say.
+    directions of each, where that was asked for, `without_pairs` why they could not be had. `links`
+    is what the nodes themselves say.
     """
 
     conditions: Conditions
@@ -231,6 +232,7 @@ class FabricMeasurement:
     groups: tuple[tuple[int, ...], ...] = ()
     alone: tuple[tuple[RankFabric, ...], ...] = ()
     pairs: tuple[PairTiming, ...] = ()
+    without_pairs: str = ""
     links: Links = field(default_factory=Links)
 
 

@@ -41,15 +41,15 @@ SEVERITY = (
 class Interval:
     """Where the value lies, and what kind of statement that is.
 
-    median: order statistics of independent samples at `level`; bootstrap: of a ratio of medians
-    at `level`; variance: of a share of variance at `level`; maximum: the worst of all samples,
+    median: order statistics of independent samples at `level`; mean: Student's, of independent
+    samples at `level`; bootstrap: of a ratio of medians at `level`; variance: of a share of variance at `level`; maximum: the worst of all samples,
     which bounds itself; resolution: one event, known to the resolution of the clocks that saw it;
     count: an exact count.
     """
 
     low: float
     high: float
-    kind: Literal["median", "bootstrap", "variance", "maximum", "resolution", "count"]
+    kind: Literal["median", "mean", "bootstrap", "variance", "maximum", "resolution", "count"]
     level: float | None = None
     samples: int = 0
 
@@ -87,7 +87,8 @@ class Demand:
 class Judgement:
     """One quantity, judged. `margin` is the distance of the value to the bound as a share of the
     bound, positive on the good side. `label` tells cases of one test apart, e.g. ``1 MiB``.
-    `expected` is the level that the topology should give, in `unit`, where one is known.
+    `expected` is the level that the topology should give, in `unit`, where one is known, and
+    `expected_why` its arithmetic in words.
     `samples` are the reduced samples behind the value (slowest rank taken); `per_rank` a figure a rank.
     """
 
@@ -101,6 +102,7 @@ class Judgement:
     requirement: Demand | None = None
     margin: float | None = None
     expected: float | None = None
+    expected_why: str = ""
     samples: tuple[float, ...] = ()
     per_rank: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()

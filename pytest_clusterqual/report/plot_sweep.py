@@ -62,7 +62,7 @@ def sweep(records: Sequence[Record], members: int | None) -> Picture | None:
         _panel(axes[1], latency, list(sized), "time of one call", units.SECONDS)
         _size_axis(axes[1], list(sized))
 
-    expected = dict.fromkeys(j.requirement.expected_from for j in judgements if j.requirement)
+    expected = dict.fromkeys(j.expected_why for j in judgements if j.quantity == "busbw")
     fitted = "; ".join(_said(j) for j in judgements if j.quantity in _FITTED and j.value is not None)
     case = text.case_of(first.test)
     return Picture(

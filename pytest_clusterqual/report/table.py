@@ -110,8 +110,9 @@ def _row(group: Sequence[Record]) -> _Row:
     spokesman = min(group, key=lambda record: severity(record.judgement))
     if spokesman.judgement.margin is None and spokesman.judgement.verdict in (Verdict.MEASURED, Verdict.PASS):
         alike = [record for record in group if record.judgement.verdict is spokesman.judgement.verdict]
-        rates = [record for record in alike if record.judgement.unit == units.RATE]
-        spokesman = (rates or alike)[-1]  # the largest size says most of a fabric
+        known = [record for record in alike if record.judgement.value is not None]
+        rates = [record for record in known if record.judgement.unit == units.RATE and record.judgement.label]
+        spokesman = (rates or known or alike)[-1]  # the largest size says most of a fabric
     return _Row(record=spokesman, others=tuple(record for record in group if record is not spokesman))
 
 

@@ -127,8 +127,11 @@ def test_a_pair_that_hangs_takes_nothing_from_the_verdict(tmp_path: Path, monkey
     monkeypatch.setattr("pytest_clusterqual.pair_measuring.after_sweep", hang)
     m = measured(answers)
     assert m.pairs == ()
-    verdicts = {judgement.quantity: judgement.verdict for judgement in judge(answers.project, m)}
-    assert verdicts["busbw"] is Verdict.FAIL
+    busbw = next(judgement for judgement in judge(answers.project, m) if judgement.quantity == "busbw")
+    assert busbw.verdict is Verdict.FAIL
+    (finding,) = busbw.findings
+    assert (finding.kind, finding.level) == ("cannot be decided", "note")
+    assert finding.evidence == "because pairs of nodes could not be asked: pairs did not end within its limit"
 
 
 @pytest.mark.parametrize(("seconds", "simulated"), [(0.01, False), (0.5, True)])

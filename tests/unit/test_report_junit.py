@@ -190,8 +190,8 @@ def test_properties_hold_the_whole_record() -> None:
         "group": "world",
         "versions.torch": "2.13.0",
         "versions.python": "3.11.2",
-        "finding": "suspect: link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
-        "check next: the NIC counters and cable of node1",
+        "finding": "suspect: link of node1 (slow rank): rank 1 arrives last in 11 of 12 rounds, "
+        "1.8 x the median of the others; check next: the NIC counters and cable of node1",
         "finding_2": "note: node0 (slow rank): rank 1 arrives last in 11 of 12 rounds, 1.8 x the median of the others; "
         "check next: the NIC counters and cable of node1",
     }
