@@ -47,7 +47,8 @@ def swept(test: str, at: Conditions, *, plateau: float = 370e9, alpha: float = 2
             )
         records.append(record(
             test, under=at, label=label, value=rate, interval=interval, verdict=verdict, requirement=required,
-            margin=rate / 320e9 - 1 if required else None, expected=400e9 if size >= 64 * MIB else None, findings=(),
+            margin=rate / 320e9 - 1 if required else None, expected=400e9 if size >= 64 * MIB else None,
+            expected_why=WHY, findings=(),
             reason=f"busbw {rate:.3g}",
         ))  # fmt: skip
         records.append(waited(test, at, label, late=11, share=0.3 * random.random(), seed=size))
