@@ -177,7 +177,7 @@ def late(injections: int) -> bool:
         times = GroupTimes(members=members, bytes=1, rounds=(), ranks=dict.fromkeys(members, 1.0), calls=calls)
         named_ranks = late_ranks(times)
         silent += not named_ranks
-        right += bool(named_ranks) and named_ranks[0].rank == at
+        right += bool(named_ranks) and named_ranks[0].ranks == (at,)
     return bar("late rank named first", right / injections, 0.98, f"of {injections}; {silent} times nobody was named")
 
 

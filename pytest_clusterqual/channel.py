@@ -17,6 +17,10 @@ G/result/K/RANK      its result, or its error
 G/ready/K            exists when every rank has answered job K
 G/trouble            exists when a rank failed or died
 G/exit/RANK          how a worker ended, with its stacks if it had to be killed
+G/reach/door/NODE    where a node listens for the others, when the session asks who reaches whom
+G/reach/doors        where all of them listen
+G/reach/lost/NODE    the nodes it could not connect to
+G/reach/over         exists when nobody needs to be let in any more
 ===================  ===========================================================
 """
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 class ClusterQualError(Exception):
     """Base of every error this package raises on purpose.
 
-    `culprits` names the nodes (``node1``), ranks (``rank 1 on node1``) or pairs of nodes (``node1 - node2``)
-    that the evidence points at.
+    `culprits` names the nodes (``node1``), ranks (``rank 1 on node1``) or pairs of nodes (``node1 - node2``,
+    one way ``node1 -> node2``) that the evidence points at.
     """
 
     def __init__(self, message: str, *, culprits: Sequence[str] = ()) -> None:

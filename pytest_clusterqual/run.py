@@ -277,11 +277,9 @@ class Qualification:
         if error is not None:
             reason = str(error)
             findings = tuple(
-                Finding(suspect=culprit, kind="failed rank" if culprit.startswith("rank") else "failed node",
-                        evidence=reason.splitlines()[0],
-                        check_next=f"the end of its log in {self.folder.path / 'ranks'}")
+                _finding(culprit, reason.splitlines()[0], f"log in {self.folder.path / 'ranks'}")
                 for culprit in error.culprits
-            )  # fmt: skip
+            )
         declared = plugin.criterion_of(item)
         judgement = without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
         self.record(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
@@ -327,6 +325,16 @@ def remember_error(item: pytest.Item, error: ClusterQualError) -> None:
 def measurement_id(item: pytest.Item) -> str | None:
     """The id of the raw measurement behind a test, once it was made."""
     return item.stash.get(_measurement_id, None)
+
+
+def _finding(culprit: str, evidence: str, log: str) -> Finding:
+    """About a rank, a node or two nodes, as `ClusterQualError.culprits` names them."""
+    pair = " - " in culprit or " -> " in culprit
+    kind = "pair" if pair else "rank" if " on " in culprit else "node"
+    check = f"the path between them: firewall rules, routes, VLANs, switch ACLs; then each's {log}"
+    return Finding(
+        suspect=culprit, kind=f"failed {kind}", evidence=evidence, check_next=check if pair else f"the end of its {log}"
+    )
 
 
 def without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:

@@ -207,13 +207,12 @@ class Session:
                     self._launcher, self._nodes, self.nproc_per_node, device=self.device, logs=self._logs,
                     start_timeout=self.project.launcher.start_timeout, path=self._path, tell=self._tell,
                 )  # fmt: skip
-            seats = arrange(wanted, self.nodes, self.nproc_per_node, self.hardware)
+            self._world.ready(arrange(wanted, self.nodes, self.nproc_per_node, self.hardware))
         except LaunchError as error:
             self._failures = self._failures + 1 if error.culprits == self._guilty else 1
             self._failure, self._guilty = error, error.culprits
             raise
         self._failures = 0
-        self._world.ready(seats)
         return self._world
 
     def release(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_clusterqual.errors import JobError
-from pytest_clusterqual.launch.process import how_it_ended
+from pytest_clusterqual.errors import JobError, LaunchError
+from pytest_clusterqual.launch.agents import Launch
+from pytest_clusterqual.launch.process import NodeProcess, how_it_ended
 
 # What gloo and NCCL say when a peer is gone: a consequence, never the cause.
 _PEER_IS_GONE = (
@@ -89,6 +90,25 @@ class Exit:
         if self.out_of_memory:
             return "was killed by the kernel for want of memory (SIGKILL, out of memory)"
         return how_it_ended(self.code)
+
+
+def not_started(
+    launch: Launch, what: str, missing: Sequence[str], guilty: Sequence[NodeProcess] | None = None
+) -> LaunchError:
+    """One message: what happened, on which nodes, why, and the last lines of the first of them.
+
+    `missing` are the nodes with ranks that are not there; they are guilty unless others are.
+    """
+    processes = list(guilty or [process for process in launch.processes if process.node.name in missing])
+    first = (processes or launch.processes)[0]
+    why = "; ".join(dict.fromkeys(filter(None, map(launch.why, processes))))
+    names = ", ".join(process.node.name for process in processes) or "no node"
+    lines = [f"the ranks did not start: {why or f'{what} on {names}'}"]
+    if others := [name for name in missing if name not in names.split(", ")]:
+        lines.append(f"not there either, as a consequence or for reasons of their own: {', '.join(others)}")
+    if not why:
+        lines.append(f"last lines of {first.node.name} ({first.log}):\n{first.tail().strip()}")
+    return LaunchError("\n".join(lines), culprits=[process.node.name for process in processes])
 
 
 def describe(

@@ -20,7 +20,8 @@ from pytest_clusterqual.launch.process import NodeProcess
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.rank_map import Seat, arrange
 from pytest_clusterqual.model.topology import RankMap, RankPlace, check_world
-from pytest_clusterqual.trouble import Answer, Exit, describe
+from pytest_clusterqual.reach import ask, no_way_between
+from pytest_clusterqual.trouble import Answer, Exit, describe, not_started
 from pytest_clusterqual.wire import Pause, Wire
 
 # A host that cannot even start a Python within this time is named; importing torch may take longer.
@@ -28,6 +29,8 @@ _HELLO_SECONDS = 45.0
 # After the first sign of trouble the other ranks get this long to tell what they saw.
 _GRACE = 3.0
 _STACKS_GRACE = 5.0
+# Ranks whose supervisors are all there join their group within seconds, if nothing lies between them.
+_JOIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +164,8 @@ class World:
     def _launch_failure(
         self, what: str, wanted: list[tuple[str, int]], guilty: Sequence[NodeProcess] | None = None
     ) -> LaunchError:
-        """One message: what happened, on which nodes, why, and the last lines of the first of them."""
         missing = sorted({node for node, local in wanted if not self._channel.has(f"present/{node}/{local}")})
-        processes = list(guilty or [p for p in self._wire.launch.processes if p.node.name in missing])
-        first = (processes or self._wire.launch.processes)[0]
-        why = "; ".join(dict.fromkeys(filter(None, map(self._wire.launch.why, processes))))
-        names = ", ".join(process.node.name for process in processes) or "no node"
-        lines = [f"the ranks did not start: {why or f'{what} on {names}'}"]
-        if others := [name for name in missing if name not in names.split(", ")]:
-            lines.append(f"not there either, as a consequence or for reasons of their own: {', '.join(others)}")
-        if not why:
-            lines.append(f"last lines of {first.node.name} ({first.log}):\n{first.tail().strip()}")
-        return LaunchError("\n".join(lines), culprits=[process.node.name for process in processes])
+        return not_started(self._wire.launch, what, missing, guilty)
 
     def _start_generation(self) -> None:
         self._generations += 1
@@ -186,11 +179,20 @@ class World:
             "ranks_on_host": max(hosts.count(host) for host in hosts) * self.nproc_per_node,
         })  # fmt: skip
         keys = [f"{generation}/hello/{rank}" for rank in range(self.size)]
-        deadline = time.monotonic() + self._start_timeout
+        began = time.monotonic()
+        asked = False
         pause = Pause()
         while not self._channel.has(*keys):
-            late = time.monotonic() > deadline
-            if late or self._channel.has(f"{generation}/trouble") or not self.usable:
+            waited = time.monotonic() - began
+            late = waited > self._start_timeout
+            failed = late or self._channel.has(f"{generation}/trouble") or not self.usable
+            if not asked and self.usable and (failed or waited > _JOIN_SECONDS):
+                asked = True
+                unreached = ask(self._channel, self._order, f"{generation}/reach", [node.name for node in self.nodes])
+                if (error := no_way_between(unreached)) and not self._channel.has(*keys):
+                    self._end_generation()
+                    raise error
+            if failed:
                 tails = self._tails()
                 exits = self._end_generation()
                 answers = {rank: Answer() for rank in range(self.size) if not self._channel.has(keys[rank])}

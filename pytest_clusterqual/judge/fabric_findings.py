@@ -10,8 +10,8 @@ from pytest_clusterqual import units
 from pytest_clusterqual.judge.contention import Contention
 from pytest_clusterqual.judge.judgement import rank_name
 from pytest_clusterqual.judge.statistics import median, median_interval
-from pytest_clusterqual.judge.sweeps import Size
-from pytest_clusterqual.judge.waits import Late, late_ranks
+from pytest_clusterqual.judge.sweeps import GroupTimes, Size
+from pytest_clusterqual.judge.waits import Late, late_nodes, late_ranks
 from pytest_clusterqual.model.measurement import Conditions
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 
@@ -55,23 +55,32 @@ def contended(at: Conditions, contention: Contention, judgement: Judgement) -> J
 
 
 def _late(at: Conditions, sizes: Sequence[Size]) -> list[tuple[int, Finding]]:
-    """The ranks that are late at two sizes or more, each at the largest of these."""
-    late = [(size, late) for size in sizes for group in size.groups for late in late_ranks(group)]
-    times = Counter(each.rank for _, each in late)
-    at_largest = {each.rank: (size, each) for size, each in sorted(late, key=lambda pair: pair[0].bytes)}
+    """The nodes and ranks that are late at two sizes or more, each at the largest of these."""
+    late = [(size, late) for size in sizes for group in size.groups for late in _late_in(at, group)]
+    times = Counter(each.ranks for _, each in late)
+    at_largest = {each.ranks: (size, each) for size, each in sorted(late, key=lambda pair: pair[0].bytes)}
     return [
-        (size.bytes, _late_rank(at, size, each, times[rank], len(sizes)))
-        for rank, (size, each) in at_largest.items()
-        if times[rank] >= min(LEAST_SIZES, len(sizes))
+        (size.bytes, _late_finding(at, size, each, times[ranks], len(sizes)))
+        for ranks, (size, each) in at_largest.items()
+        if times[ranks] >= min(LEAST_SIZES, len(sizes))
     ]
 
 
-def _late_rank(at: Conditions, size: Size, late: Late, times: int, sizes: int) -> Finding:
+def _late_in(at: Conditions, group: GroupTimes) -> tuple[Late, ...]:
+    """The late nodes, and the late ranks of other nodes."""
+    nodes = late_nodes(group, at.rank_nodes) if at.rank_nodes else ()
+    told = {rank for node in nodes for rank in node.ranks}
+    return (*nodes, *(late for late in late_ranks(group) if told.isdisjoint(late.ranks)))
+
+
+def _late_finding(at: Conditions, size: Size, late: Late, times: int, sizes: int) -> Finding:
     low, high = late.interval.low, late.interval.high
+    together = len(late.ranks) > 1
+    come = f"its {len(late.ranks)} ranks come" if together else "it comes"
     return Finding(
-        suspect=rank_name(at, late.rank),
-        kind="late rank",
-        evidence=f"it comes {_seconds(late.seconds)} [{_seconds(low)}, {_seconds(high)}] later than the others to "
+        suspect=at.rank_nodes[late.ranks[0]] if together else rank_name(at, late.ranks[0]),
+        kind="late node" if together else "late rank",
+        evidence=f"{come} {_seconds(late.seconds)} [{_seconds(low)}, {_seconds(high)}] later than the others to "
         f"calls of {size.label} that take {_seconds(late.transfer)}, last to {late.last} of {late.calls} "
         f"(by chance to about {late.by_chance:.0f}); late at {times} of {sizes} sizes",
         check_next="what holds it up before the call: other work on its cores, clocks, its process and node; "

@@ -51,6 +51,23 @@ def median_interval(samples: Sequence[float], level: float = LEVEL) -> Interval 
     return Interval(low=ordered[depth - 1], high=ordered[-depth], kind="median", level=level, samples=count)
 
 
+def mean_interval(samples: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Enclose the mean of independent samples by Student's t, for events too rare for a median to see.
+
+    Of events that happen every other round it covers, at 95 %, the mean of 9 rounds in 90 % and
+    that of 16 rounds in 94 % of all cases (a test simulates it). None below two samples; bounds
+    are nan if a sample is not finite.
+    """
+    from scipy.special import stdtrit  # on first use: most judgements need no such library
+
+    count = len(samples)
+    if count < 2:
+        return None
+    mean = sum(samples) / count
+    reach = float(stdtrit(count - 1, (1 + level) / 2)) * _deviation(samples) / math.sqrt(count)
+    return Interval(low=mean - reach, high=mean + reach, kind="mean", level=level, samples=count)
+
+
 def _depth(count: int, level: float) -> int:
     """The greatest d for which the d-th smallest and d-th greatest sample enclose the median."""
     tail, ways, depth = 0, 1, 0

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual import units
-from pytest_clusterqual.judge.judgement import rank_name
 from pytest_clusterqual.judge.ladder import Ladder
-from pytest_clusterqual.judge.statistics import chance, median, median_interval, ratio_interval, spread
+from pytest_clusterqual.judge.odd_ranks import CHANCE, DRAWS, odd_ranks
+from pytest_clusterqual.judge.statistics import chance, median, ratio_interval, spread
+from pytest_clusterqual.model.measurement import Conditions
 from pytest_clusterqual.model.record import Finding, Interval
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
 # One of two ranks that is the slower one in each of nine rounds is so by chance in 1 of 256.
 LEAST_ROUNDS = 9
-CHANCE = 0.005  # for each of the two tests that can accuse
-DRAWS = 999
-SLOW = 1.2  # times the other ranks, over all rounds
-STEADILY = 1.1  # the same over each third of the rounds: a rank that is held up for a while is not slow
 SHARED = 0.1  # share of a step by which ranks must change together before it is more than worth a note
 UNEXPLAINED = 1.1  # times what the parts of a step lead to expect
 
@@ -33,7 +30,7 @@ def causes(ladder: Ladder, interval: Interval | None, predicted: float) -> tuple
     """
     if ladder.count < LEAST_ROUNDS or interval is None:
         return (_too_few(ladder.count),)
-    found = (*_slow_rank(ladder), *_common_cause(ladder), *_communication(ladder, interval, predicted))
+    found = (*odd_ranks(ladder), *_common_cause(ladder), *_communication(ladder, interval, predicted))
     return found or (_inherent(interval, predicted),)
 
 
@@ -42,32 +39,6 @@ def _too_few(rounds: int) -> Finding:
         suspect="the ranks", kind="cause of waiting", level="note",
         evidence=f"cannot be decided, because {rounds} rounds are too few to tell a slow rank from chance",
         check_next=f"measure again with a launcher.job_timeout that leaves time for {LEAST_ROUNDS} rounds or more",
-    )  # fmt: skip
-
-
-def _slow_rank(ladder: Ladder) -> Iterator[Finding]:
-    """The one rank that computes slower than the others in every part of the measurement, beyond chance."""
-    import numpy as np
-
-    rounds = np.log(ladder.compute).mean(axis=1)
-    apart = rounds - np.array([[np.median(np.delete(row, rank)) for rank in range(len(row))] for row in rounds])
-    worst = int(apart.mean(axis=0).argmax())
-    mine = apart[:, worst]
-    thirds = [part.mean() for part in np.array_split(mine, 3)]
-    if mine.mean() < math.log(SLOW) or min(thirds) < math.log(STEADILY):
-        return
-    # If ranks are alike, it is chance which of them has which of a round's figures.
-    draw = np.random.default_rng(0)
-    if chance(mine.mean(), [draw.permuted(apart, axis=1).mean(axis=0).max() for _ in range(DRAWS)]) >= CHANCE:
-        return
-    ratio, interval = math.exp(mine.mean()), median_interval([math.exp(each) for each in mine])
-    assert interval is not None  # the rounds are enough for one
-    yield Finding(
-        suspect=rank_name(ladder.conditions, worst), kind="slow rank", interval=interval,
-        evidence=f"without communication its step takes {ratio:.3g} x [{interval.low:.3g}, {interval.high:.3g}] the "
-        f"time of the other ranks' over {ladder.count} rounds, and more in each third of them",
-        check_next="what it computes with: cores, a quota or other work on its host; clock, power and temperature of "
-        "its GPU",
     )  # fmt: skip
 
 
@@ -95,15 +66,24 @@ def _common_cause(ladder: Ladder) -> Iterator[Finding]:
     if together <= 0 or chance(together, [shuffled() for _ in range(DRAWS)]) >= CHANCE:
         return
     shared = math.sqrt(together) * median([spread(rank) for rank in change.reshape(-1, ranks).T.tolist()])
-    on_one = "the nodes are shares of one machine, " if ladder.conditions.simulated else ""
+    known = _known_cause(ladder.conditions)
     yield Finding(
         suspect="all ranks", kind="common cause",
-        level="suspect" if shared >= SHARED and not ladder.conditions.simulated else "note",
+        level="suspect" if shared >= SHARED and not known else "note",
         evidence=f"ranks that compute each by itself are slow in the same steps: correlation {together:.2g}, about "
         f"{units.show_share(shared)} of a step",
-        check_next=f"{on_one}else what they share: storage, power and cooling, neighbours on the hosts, a daemon that "
+        check_next=f"{known}else what they share: storage, power and cooling, neighbours on the hosts, a daemon that "
         "wakes everywhere at once",
     )  # fmt: skip
+
+
+def _known_cause(conditions: Conditions) -> str:
+    """What all ranks are known to share, as the beginning of a sentence; empty if that is nothing."""
+    if conditions.simulated:
+        return "the nodes are shares of one machine, "
+    if conditions.load is not None and conditions.load.heavy:
+        return f"other work took {units.show_share(conditions.load.other_cpu)} of the cores of {conditions.load.node}, "
+    return ""
 
 
 def _correlation(order: Samples) -> float:

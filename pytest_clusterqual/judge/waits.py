@@ -7,6 +7,7 @@ duration came last.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,12 +26,12 @@ STEADY = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Late:
-    """A rank that comes `seconds` later than the others to a call of `transfer` seconds.
+    """Ranks that come `seconds` later than the others to a call of `transfer` seconds; a node's come together.
 
-    The interval is over rounds. It came last to `last` of `calls`, `by_chance` is how many if all come alike.
+    The interval is over rounds. They came last to `last` of `calls`, `by_chance` is how many if all come alike.
     """
 
-    rank: int
+    ranks: tuple[int, ...]
     seconds: float
     interval: Interval
     transfer: float
@@ -68,35 +69,61 @@ def late_ranks(times: GroupTimes) -> tuple[Late, ...]:
     covers that every rank is tried. Calls of one round resemble each other, so the lateness must
     hold over rounds as well.
     """
+    return _late(times, [(rank,) for rank in times.members])
+
+
+def late_nodes(times: GroupTimes, rank_nodes: Sequence[str]) -> tuple[Late, ...]:
+    """The nodes whose ranks, two or more and not all there are, come last together; tried and timed as ranks are."""
+    by_node: dict[str, list[int]] = {}
+    for rank in times.members:
+        by_node.setdefault(rank_nodes[rank], []).append(rank)
+    return _late(times, [tuple(ranks) for ranks in by_node.values() if 1 < len(ranks) < len(times.members)])
+
+
+def _late(times: GroupTimes, units: Sequence[tuple[int, ...]]) -> tuple[Late, ...]:
+    """Those of the `units`, each of one or several ranks, that are the last of all."""
     calls = _all_calls(times)
-    last = Counter(times.members[call.index(min(call))] for call in calls)
+    places = [frozenset(map(times.members.index, unit)) for unit in units]
+    last = _often_last(calls, places)
+    alike = [1 / math.comb(len(times.members), len(unit)) for unit in units]
     transfer = median([min(call) for call in calls])
     found = []
-    for rank in _more_often_than_chance(last, len(times.members), len(calls)):
-        rounds = [_lateness(calls, times.members.index(rank)) for calls in times.calls]
+    for nth in _more_often_than_chance(last, alike, len(calls)):
+        rounds = [median([_lateness(call, places[nth]) for call in calls]) for calls in times.calls]
         interval, seconds = median_interval(rounds), median(rounds)
         if interval and interval.low >= max(LEAST_SECONDS, LEAST_SHARE * transfer, STEADY * seconds):
             found.append(
                 Late(
-                    rank=rank, seconds=seconds, interval=interval, transfer=transfer,
-                    last=last[rank], calls=len(calls), by_chance=len(calls) / len(times.members),
+                    ranks=units[nth], seconds=seconds, interval=interval, transfer=transfer,
+                    last=last[nth], calls=len(calls), by_chance=alike[nth] * len(calls),
                 )
             )  # fmt: skip
     return tuple(sorted(found, key=lambda late: late.seconds, reverse=True))
 
 
-def _more_often_than_chance(last: Counter[int], members: int, calls: int) -> list[int]:
+def _often_last(calls: Sequence[Call], places: Sequence[frozenset[int]]) -> list[int]:
+    """To how many calls nobody else came after any of those at the `places`."""
+    sizes = set(map(len, places))
+    # Who came last has the shortest duration.
+    orders = [sorted(range(len(call)), key=call.__getitem__) for call in calls]
+    last = Counter(frozenset(order[:size]) for order in orders for size in sizes)
+    return [last[unit] for unit in places]
+
+
+def _more_often_than_chance(last: Sequence[int], alike: Sequence[float], calls: int) -> list[int]:
+    """Positions of those that are last too often for their chance if all come alike."""
     from scipy.special import bdtrc  # on first use: most judgements need no such library
 
-    often = last.most_common()  # a greater count has a smaller probability
-    chances = [float(bdtrc(count - 1, calls, 1 / members)) for _, count in often]
-    kept = next((i for i, chance in enumerate(chances) if chance > FALSE_ALARMS / (members - i)), len(often))
-    return [rank for rank, _ in often[:kept]]
+    tried = sorted(
+        (float(bdtrc(count - 1, calls, share)), nth) for nth, (count, share) in enumerate(zip(last, alike, strict=True))
+    )
+    kept = next((i for i, (chance, _) in enumerate(tried) if chance > FALSE_ALARMS / (len(tried) - i)), len(tried))
+    return [nth for _, nth in tried[:kept]]
 
 
-def _lateness(calls: Sequence[Call], k: int) -> float:
-    """How much later than the median of the others the k-th rank came, as the median of the calls of a round."""
-    return median([median([*call[:k], *call[k + 1 :]]) - call[k] for call in calls])
+def _lateness(call: Call, places: frozenset[int]) -> float:
+    """How much later than the median of the others the first of these came."""
+    return median([seconds for k, seconds in enumerate(call) if k not in places]) - max(call[k] for k in places)
 
 
 def _all_calls(times: GroupTimes) -> list[Call]:

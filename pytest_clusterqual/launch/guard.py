@@ -67,7 +67,10 @@ def _run(order: dict[str, Any], scratch: str) -> int:
     except NoRoute as error:
         _tell("failed", reason=str(error))
         return 1
-    environment = {**os.environ, **order["environment"], "CLUSTERQUAL_SCRATCH": scratch, "TMPDIR": scratch}
+    environment = {
+        **os.environ, **order["environment"],
+        "CLUSTERQUAL_ADDRESS": address, "CLUSTERQUAL_SCRATCH": scratch, "TMPDIR": scratch,
+    }  # fmt: skip
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         if order["interface"] or name not in environment:  # what was asked for wins over what the node is set to
             environment[name] = interface

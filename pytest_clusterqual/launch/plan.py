@@ -158,7 +158,7 @@ def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
 def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, str]:
     """What the ranks of one node get beside the environment they are started in.
 
-    The guard adds the interface for GLOO and NCCL, which only the node itself knows.
+    The guard adds the node's address and the interface for GLOO and NCCL, which only the node itself knows.
     """
     address, port = plan.store
     threads = max(1, len(node.cores) // plan.nproc_per_node) if node.cores else None

@@ -42,9 +42,9 @@ class Interval:
     """Where the value lies, and what kind of statement that is.
 
     median: order statistics of independent samples at `level`; mean: Student's, of independent
-    samples at `level`; bootstrap: of a ratio of medians at `level`; variance: of a share of variance at `level`; maximum: the worst of all samples,
-    which bounds itself; resolution: one event, known to the resolution of the clocks that saw it;
-    count: an exact count.
+    samples at `level`; bootstrap: of a ratio of medians at `level`; variance: of a share of variance
+    at `level`; maximum: the worst of all samples, which bounds itself; resolution: one event, known
+    to the resolution of the clocks that saw it; count: an exact count.
     """
 
     low: float

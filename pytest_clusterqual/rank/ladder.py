@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from pytest_clusterqual.rank.data import Batch
     from pytest_clusterqual.rank.jobs import Context
 
-WARMUP_STEPS = 3  # DDP settles its buckets in the second one
-MOST_STEPS = 8
+WARMUP_STEPS = 3  # DDP settles its buckets in the second one; of three, the middle time is no rare one
+ENOUGH_STEPS, MOST_STEPS = 8, 64
+RUNG_SECONDS = 0.25  # a rank that is stopped now and then must compute long enough to be stopped in most rounds
 RUNGS = ("compute", "barrier", "payload", "step")
+MODES: dict[str, Mode] = {"compute": "none", "barrier": "barrier", "step": "real"}
 
 
 def climb(
@@ -37,10 +40,11 @@ def climb(
     seconds: float,
     limit: float,
 ) -> Any:
-    """`rounds` passes over the four rungs, every rung as many steps as fit into about `seconds` in all.
+    """`rounds` passes over the four rungs, each of so many steps that all take `seconds` at most.
 
-    Steps too long for that are done one a rung, in fewer rounds: `least`, or what `limit` seconds
-    allow. On each rung of a round the ranks start together and step over the same data.
+    More steps than are needed are not done. Steps too long are done one a rung, in fewer rounds:
+    `least`, or what `limit` seconds allow. On each rung of a round the ranks start together and
+    step over the same data.
 
     Returns:
         A list with a `RankLadder` as JSON for each round.
@@ -58,14 +62,15 @@ def climb(
         communication.mode = mode
         job.step(batches)
 
+    warm: dict[str, list[float]] = {rung: [] for rung in RUNGS}
     for step in range(1, WARMUP_STEPS + 1):
-        for mode in ("none", "barrier", "real"):
+        for rung, mode in MODES.items():
             communication.exchanged.clear()
-            train(mode, fetch(step))
+            warm[rung] += _timed_each(ctx, [partial(train, mode, fetch(step))])
     exchange = payload(ctx, tuple(communication.exchanged))
-    exchange()
-    trial = _slowest(ctx, _timed(ctx, lambda: train("real", fetch(WARMUP_STEPS + 1))))
-    rounds, steps = affordable(trial, rounds=rounds, least=least, seconds=seconds, limit=limit)
+    warm["payload"] += _timed_each(ctx, [exchange] * WARMUP_STEPS)
+    typical = {rung: _slowest(ctx, median(warm[rung])) for rung in RUNGS}
+    rounds, steps = affordable(typical, rounds=rounds, least=least, seconds=seconds, limit=limit)
     made: list[RankLadder] = []
     with collector_at_rest():
         for number in range(rounds):
@@ -73,11 +78,9 @@ def climb(
             first = WARMUP_STEPS + 1 + number * steps
             batches = [fetch(step) for step in range(first, first + steps)]
             calls: dict[str, list[Callable[[], None]]] = {
-                "compute": [partial(train, "none", batch) for batch in batches],
-                "barrier": [partial(train, "barrier", batch) for batch in batches],
-                "payload": [exchange] * steps,
-                "step": [partial(train, "real", batch) for batch in batches],
+                rung: [partial(train, mode, batch) for batch in batches] for rung, mode in MODES.items()
             }
+            calls["payload"] = [exchange] * steps
             # Up and down in turn: slow drift of the machine then cancels between rungs.
             order = RUNGS if number % 2 == 0 else RUNGS[::-1]
             taken = {rung: _timed_each(ctx, calls[rung]) for rung in order}
@@ -87,14 +90,18 @@ def climb(
     return to_json(made)
 
 
-def affordable(step: float, *, rounds: int, least: int, seconds: float, limit: float) -> tuple[int, int]:
-    """Rounds, and steps of a rung, that take about `seconds` in all where a `step` takes that many.
+def affordable(
+    typical: Mapping[str, float], *, rounds: int, least: int, seconds: float, limit: float
+) -> tuple[int, int]:
+    """Rounds, and steps of a rung, that take `seconds` in all at most; `typical` are those of one step by rung.
 
-    Where not even one step a rung fits: the rounds that do, or `least` if `limit` seconds allow them.
+    No more than compute for RUNG_SECONDS, within bounds. Where not even one step a rung fits: the rounds
+    that do, or `least` if `limit` seconds allow them.
     """
-    once = len(RUNGS) * step
+    once = sum(typical.values())
     if seconds >= once * rounds:
-        return rounds, min(int(seconds / (once * rounds)), MOST_STEPS)
+        enough = min(max(int(RUNG_SECONDS / typical["compute"]), ENOUGH_STEPS), MOST_STEPS)
+        return rounds, min(int(seconds / (once * rounds)), enough)
     return max(int(seconds / once), min(least, int(limit / once)), 1), 1
 
 
@@ -110,10 +117,6 @@ def _timed_each(ctx: Context, calls: Sequence[Callable[[], None]]) -> tuple[floa
         taken.append(end - start)
         start = end
     return tuple(taken)
-
-
-def _timed(ctx: Context, call: Callable[[], None]) -> float:
-    return _timed_each(ctx, [call])[0]
 
 
 def _slowest(ctx: Context, seconds: float) -> float:

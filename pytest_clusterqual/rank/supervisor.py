@@ -13,13 +13,15 @@ from typing import Any
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import ChannelError
+from pytest_clusterqual.rank import reach
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """What the launcher and torchrun put into this process' environment.
 
-    `rank` is torchrun's; a worker gets its own from the session, as it gets `device_index`.
+    `address` and `port` are the store's, `node_address` is where other nodes meet this one. `rank` is
+    torchrun's; a worker gets its own from the session, as it gets `device_index`.
     """
 
     address: str
@@ -27,6 +29,7 @@ class Settings:
     secret: bytes
     launch: str
     node: str
+    node_address: str
     cores: tuple[int, ...]
     device: str
     scratch: Path
@@ -49,6 +52,7 @@ class Settings:
             secret=bytes.fromhex(env["CLUSTERQUAL_SECRET"]),
             launch=env["CLUSTERQUAL_LAUNCH"],
             node=env["CLUSTERQUAL_NODE"],
+            node_address=env["CLUSTERQUAL_ADDRESS"],
             cores=share_of(cores, local_rank, local_size),
             device=env["CLUSTERQUAL_DEVICE"],
             scratch=Path(env["CLUSTERQUAL_SCRATCH"]),
@@ -87,7 +91,7 @@ def serve() -> None:
 
 
 class Supervisor:
-    """Watches one worker; answers the orders start, end and leave."""
+    """Watches one worker; answers the orders start, end, leave and, for its node, reach."""
 
     def __init__(self, settings: Settings, channel: Channel) -> None:
         self._settings = settings
@@ -118,6 +122,9 @@ class Supervisor:
                 self._end()
             if message["do"] == "start":
                 self._start(message)
+            if message["do"] == "reach" and self._settings.local_rank == 0:
+                here = self._settings
+                reach.take_part(self._channel, message["name"], node=here.node, address=here.node_address)
 
     def _start(self, message: dict[str, Any]) -> None:
         from pytest_clusterqual.rank import worker

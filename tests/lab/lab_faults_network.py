@@ -73,7 +73,7 @@ def blocked_pair(one: Host, other: Host) -> Iterator[None]:
     """The switch carries nothing between these two hosts; each reaches all others."""
     with ExitStack() as stack:
         for sender, receiver in ((one, other), (other, one)):
-            rule = f"ibrname switch iifname {sender.name} oifname {receiver.name} drop"
+            rule = f"iifname {sender.name} oifname {receiver.name} drop"
             stack.enter_context(_rule(sender.anchor, "bridge", "forward", rule))
         yield
 

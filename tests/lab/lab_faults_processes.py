@@ -56,15 +56,15 @@ def sigstop(host: Host, match: Match) -> Iterator[list[Process]]:
 
 @contextmanager
 def pulses(host: Host, match: Match, *, on_ms: float, off_ms: float) -> Iterator[None]:
-    """The processes that match now are stopped for `on_ms`, again and again, with `off_ms` between."""
-    found = _found(host, match)
+    """Whatever processes match are stopped for `on_ms`, again and again, with `off_ms` between."""
+    _found(host, match)
     over = threading.Event()
 
     def beat() -> None:
         while not over.is_set():
-            _signal_all(found, signal.SIGSTOP)
+            stopped = _signal_all(host.processes(match), signal.SIGSTOP)
             over.wait(on_ms / 1000)
-            _signal_all(found, signal.SIGCONT)
+            _signal_all(stopped, signal.SIGCONT)
             over.wait(off_ms / 1000)
 
     thread = threading.Thread(target=beat)

@@ -64,6 +64,10 @@ class Run:
         return self
 
     @property
+    def ended(self) -> bool:
+        return self._command.poll() is not None
+
+    @property
     def judgements(self) -> list[dict[str, Any]]:
         lines = (self.folder / "run" / "records.jsonl").read_text().splitlines()
         return [json.loads(line)["judgement"] for line in lines]
@@ -114,7 +118,8 @@ def test_the_host_with_half_of_its_cores_is_named(lab: Lab) -> None:
 def test_the_rank_that_jitters_is_named(lab: Lab) -> None:
     run = Run(lab, {**SWEEP, "synchronization": ["ddp"], "budget": "60 s"}, "jitter")
     rank = environ(RANK=2)
-    wait_until(lambda: any(rank(p) for p in lab["node3"].processes()), seconds=60, what="ranks being there")
+    wait_until(lambda: run.ended or lab["node3"].processes(rank), seconds=150, what="ranks being there")
+    assert not run.ended, run.end().out
     with pulses(lab["node3"], rank, on_ms=50, off_ms=100):
         run.end()
     assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node3"}, run.out

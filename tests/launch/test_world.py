@@ -10,15 +10,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import HERE, alive, make_world, ours
 
+from pytest_clusterqual import reach
+from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.plan import LaunchPlan, NodePlan, torchrun
 from pytest_clusterqual.model.rank_map import Seat
 from pytest_clusterqual.model.topology import RankPlace, check_world
+from pytest_clusterqual.reach import Unreached
 from pytest_clusterqual.world import Job, Progress, World
 
 pytestmark = pytest.mark.slow
@@ -146,6 +150,62 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory(memory_group: Path, tmp
         assert caught.value.culprits == ("rank 1 on node1",)
     finally:
         world.close()
+
+
+BLOCKED = {"node0": {"node1": "127.0.0.102: no answer"}, "node1": {"node0": "127.0.0.101: no answer"}}
+
+
+def test_a_world_that_is_slow_to_form_asks_its_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+
+    def ask(*about: Any) -> Unreached:
+        answers.append(reach.ask(*about))
+        return answers[-1]
+
+    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.world.ask", ask)
+    world.fresh()
+    assert [place.node for place in world.ready().places] == ["node0", "node1"]
+    assert answers == [{"node0": {}, "node1": {}}]
+
+
+def test_its_nodes_are_asked_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[str] = []
+    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "pytest_clusterqual.world.ask", lambda _channel, _order, name, _nodes: rounds.append(name) or {}
+    )
+    world.fresh()
+    world.ready()
+    assert len(rounds) == 1
+
+
+def test_nodes_that_cannot_connect_are_named_and_their_ranks_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.world.ask", lambda *about: BLOCKED)
+    world.fresh()
+    marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
+    before = len(ours(marker))
+    with pytest.raises(LaunchError, match="node0 - node1: neither can connect to the other") as caught:
+        world.ready()
+    assert caught.value.culprits == ("node0 - node1",)
+    monkeypatch.undo()
+    assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
+    assert len(ours(marker)) == before + 2
+
+
+def test_a_world_that_forms_meanwhile_is_a_world(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(channel: Channel, order: Any, name: str, nodes: Any) -> Unreached:
+        for rank in (0, 1):
+            channel.get(name.replace("/reach", f"/hello/{rank}"))
+        return BLOCKED
+
+    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.world.ask", ask)
+    world.fresh()
+    assert [place.node for place in world.ready().places] == ["node0", "node1"]
 
 
 def test_a_world_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

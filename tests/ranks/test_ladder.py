@@ -121,9 +121,25 @@ def test_a_late_rank_is_alone_with_it_until_a_barrier_shares_it(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [(0.01, (16, 8)), (0.1, (16, 3)), (0.4, (12, 1)), (1.0, (9, 1)), (2.0, (7, 1)), (90.0, (1, 1))],
+    [
+        (0.001, (16, 64)),
+        (0.01, (16, 25)),
+        (0.015, (16, 16)),
+        (0.1, (16, 3)),
+        (0.4, (12, 1)),
+        (1.0, (9, 1)),
+        (2.0, (7, 1)),
+        (90.0, (1, 1)),
+    ],
 )
 def test_long_steps_get_fewer_rounds_but_the_least_as_long_as_the_limit_allows(
     step: float, expected: tuple[int, int]
 ) -> None:
-    assert affordable(step, rounds=16, least=9, seconds=20.0, limit=60.0) == expected
+    typical = dict.fromkeys(RUNGS, step)
+    assert affordable(typical, rounds=16, least=9, seconds=20.0, limit=60.0) == expected
+
+
+def test_steps_that_mostly_communicate_are_as_many_as_compute_long_enough() -> None:
+    typical = {"compute": 0.01, "barrier": 0.02, "payload": 0.1, "step": 0.12}
+    assert affordable(typical, rounds=16, least=9, seconds=200.0, limit=300.0) == (16, 25)
+    assert affordable(typical, rounds=16, least=9, seconds=40.0, limit=300.0) == (16, 10)

@@ -18,7 +18,7 @@ WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself,
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
 FILES = frozenset({"runs", "lines", "leases", "channel"})
 # The session and its parts.
-FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "trouble"})
+FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "reach", "trouble"})
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_clusterqual.judge.statistics import (
+    mean_interval,
     median,
     median_interval,
     minimum_samples,
@@ -230,3 +231,23 @@ def test_three_times_as_many_samples_as_said_mostly_clear_the_bound() -> None:
 def test_spread_ignores_one_outlier() -> None:
     assert spread([1.0, 2.0, 3.0, 4.0, 1e6]) == pytest.approx(1.4826)
     assert spread([]) == 0.0
+
+
+@pytest.mark.parametrize(("rounds", "least"), [(9, 0.88), (16, 0.92)])
+def test_the_interval_of_a_mean_covers_rare_events(rounds: int, least: float) -> None:
+    random_ = random.Random(1)
+    covered = 0
+    for _ in range(400):
+        events = [sum(random_.random() < 0.05 for _ in range(12)) for _ in range(rounds)]  # 0.6 a round
+        interval = mean_interval(events)
+        assert interval is not None
+        covered += interval.low <= 0.6 <= interval.high
+    assert covered >= least * 400
+
+
+def test_the_interval_of_a_mean_of_one_or_of_nan() -> None:
+    assert mean_interval([1.0]) is None
+    interval = mean_interval([1.0, math.nan, 2.0])
+    assert interval is not None
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)

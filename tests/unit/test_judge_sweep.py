@@ -69,6 +69,16 @@ def test_a_rank_that_is_late_at_two_sizes_is_named_once_at_the_larger() -> None:
     assert findings(judge_fabric(once, plan()), "late rank") == []
 
 
+def test_a_node_whose_ranks_are_late_together_is_named_in_their_place() -> None:
+    m = swept(groups=((0, 1, 2, 3, 4, 5),), nproc_per_node=2, late=lambda rank, size: 5e-3 * (rank in (2, 3)))
+    judged = judge_fabric(m, plan())
+    (finding,) = findings(judged, "late node")
+    assert (finding.suspect, finding.level) == ("node1", "suspect")
+    assert finding.evidence.startswith("its 2 ranks come ")
+    assert "last to 96 of 96 (by chance to about 6); late at 1 of 1 sizes" in finding.evidence
+    assert findings(judged, "late rank") == []
+
+
 def test_waits_that_nobody_stands_out_in_are_a_note() -> None:
     (finding,) = findings(judge_fabric(swept(groups=FOUR, noise=1.0), plan()), "diffuse waits")
     assert (finding.suspect, finding.level) == ("no single rank", "note")

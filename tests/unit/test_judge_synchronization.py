@@ -19,6 +19,7 @@ from pytest_clusterqual.model.measurement import Load, SynchronizationMeasuremen
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 
 SEEDS = range(4)
+SHORT: dict[str, Any] = {"step": 0.008, "steps": 31}  # as many as the ladder does of such steps
 
 
 def judged(m: SynchronizationMeasurement, *bounds: str) -> Judgement:
@@ -49,6 +50,57 @@ def test_a_rank_at_half_speed_is_named_with_how_slow_it_is(ranks: int, noise: fl
         assert interval.high >= 2.0 * (1 - noise / 2)
 
 
+@pytest.mark.parametrize(
+    ("noise", "pauses", "lost"),
+    [
+        pytest.param(0.02, 10.0, 0.5, id="50 of 150 ms"),
+        pytest.param(0.3, 10.0, 0.5, id="50 of 150 ms in noise"),
+        pytest.param(0.6, 10.0, 0.5, id="50 of 150 ms in much noise"),
+        pytest.param(0.02, 4.0, 0.2, id="50 of 300 ms"),
+    ],
+)
+def test_a_rank_that_is_stopped_now_and_then_is_named_with_what_it_loses(
+    noise: float, pauses: float, lost: float
+) -> None:
+    for seed in SEEDS:
+        (found,) = findings(seed, **SHORT, noise=noise, stopped={1: pauses})
+        assert (found.suspect, found.kind, found.level) == ("rank 1 on node1", "jittering rank", "suspect")
+        assert found.interval is not None
+        assert 1 < found.interval.low <= 1 + 1.3 * lost
+        assert 1 + 0.7 * lost <= found.interval.high
+
+
+def test_few_pauses_are_found_in_most_runs_and_pauses_of_all_ranks_accuse_nobody() -> None:
+    few = [found for seed in range(20) for found in findings(seed, **SHORT, noise=0.02, stopped={1: 2.2})]
+    assert {f.suspect for f in few if f.level == "suspect"} == {"rank 1 on node1"}
+    assert sum(f.kind == "jittering rank" for f in few) >= 12
+    for seed in SEEDS:
+        for noise in (0.02, 0.6):
+            assert {f.kind for f in findings(seed, **SHORT, noise=noise, pauses=3.0)} == {"inherent jitter"}
+
+
+def test_a_rank_stopped_for_a_while_or_twice_as_noisy_as_its_like_at_most_is_not_accused() -> None:
+    for seed in SEEDS:
+        held = {(number, 1): 3.0 for number in range(11, 21)}
+        assert {f.kind for f in findings(seed, steps=12, rounds=32, held=held)} == {"inherent jitter"}
+        assert {f.kind for f in findings(seed, **SHORT, pauses=10.0, stopped={1: 6.0})} == {"inherent jitter"}
+
+
+def test_a_slow_rank_that_is_also_stopped_is_named_once() -> None:
+    both = {"slow": {1: 2.0}, "stopped": {1: 10.0}}
+    assert [(f.suspect, f.kind) for f in findings(0, **SHORT, **both)] == [("rank 1 on node1", "slow rank")]
+    two = findings(0, **SHORT, ranks=8, slow={1: 2.0}, stopped={2: 10.0})
+    assert [(f.suspect, f.kind) for f in two] == [
+        ("rank 1 on node1", "slow rank"), ("rank 2 on node2", "jittering rank"),
+    ]  # fmt: skip
+
+
+def test_a_rank_that_is_slow_in_half_of_its_steps_does_not_make_the_other_one_jitter() -> None:
+    for seed in SEEDS:
+        found = findings(seed, ranks=2, rounds=16, steps=6, noise=0.02, held={(n, 1): 1.7 for n in range(0, 16, 2)})
+        assert "rank 0 on node0" not in {f.suspect for f in found}
+
+
 def test_a_rank_that_is_a_little_slower_or_slow_for_a_while_is_not() -> None:
     for seed in SEEDS:
         assert {f.kind for f in findings(seed, noise=0.05, slow={1: 1.15})} == {"inherent jitter"}
@@ -71,6 +123,14 @@ def test_ranks_that_are_slow_in_the_same_steps_have_a_common_cause() -> None:
         assert (small.kind, small.level) == (shared.kind, shared.level) == ("common cause", "note")
         assert "one machine" in shared.check_next
         assert "one machine" not in found.check_next
+
+
+def test_where_other_work_is_known_the_common_cause_is_no_suspect() -> None:
+    m = climbed(common=0.2)
+    loaded = replace(m, conditions=replace(m.conditions, load=Load(other_cpu=0.81, node="node1")))
+    (found,) = judged(loaded).findings
+    assert (found.kind, found.level) == ("common cause", "note")
+    assert found.check_next.startswith("other work took 81 % of the cores of node1, else")
 
 
 def test_a_first_step_that_is_slow_on_all_ranks_is_no_common_cause() -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from sweep_made import calls, group_of
 
-from pytest_clusterqual.judge.waits import late_ranks, rank_waits, shared_wait, shared_waits
+from pytest_clusterqual.judge.sweeps import GroupTimes
+from pytest_clusterqual.judge.waits import late_nodes, late_ranks, rank_waits, shared_wait, shared_waits
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_a_delay_is_recovered_on_the_rank_that_has_it(ranks: int, delay: float, 
             for _ in range(6)
         ]
         (found,) = late_ranks(group_of(range(ranks), rounds))
-        assert found.rank == late
+        assert found.ranks == (late,)
         assert found.seconds == pytest.approx(delay, rel=0.05, abs=1e-3)
         assert found.interval.low <= found.seconds <= found.interval.high
         assert found.last > 0.9 * found.calls > 0.9 * 95
@@ -51,7 +55,7 @@ def test_a_delay_is_recovered_on_the_rank_that_has_it(ranks: int, delay: float, 
 def test_two_late_ranks_are_both_named() -> None:
     delays = {2: 30e-3, 5: 30e-3}
     rounds = [calls(Random(seed), range(8), 5e-3, late=lambda r, _: delays.get(r, 0.0)) for seed in range(6)]
-    assert sorted(late.rank for late in late_ranks(group_of(range(8), rounds))) == [2, 5]
+    assert sorted(late.ranks for late in late_ranks(group_of(range(8), rounds))) == [(2,), (5,)]
 
 
 @pytest.mark.parametrize(("ranks", "runs"), [(2, 200), (4, 200), (16, 40)])
@@ -96,3 +100,40 @@ def test_five_rounds_are_too_few_and_a_rank_late_in_some_of_them_is_not_steadily
     assert late_ranks(group_of(range(4), rounds([20e-3] * 5))) == ()
     assert late_ranks(group_of(range(4), rounds([20e-3] * 5 + [4e-3]))) == ()
     assert late_ranks(group_of(range(4), rounds([20e-3] * 6)))
+
+
+def on_nodes(nodes: int, *, late: Callable[[int], float] = lambda rank: 0.0, **noise: Any) -> GroupTimes:
+    """Six rounds of calls on nodes of two ranks; `late` is the delay of a rank."""
+    random, ranks = Random(nodes), range(2 * nodes)
+    return group_of(ranks, [calls(random, ranks, 5e-3, late=lambda r, _: late(r), **noise) for _ in range(6)])
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("delay", [5e-3, 50e-3])
+def test_a_node_whose_ranks_come_last_together_is_late(nodes: int, delay: float) -> None:
+    times = on_nodes(nodes, late=lambda rank: delay * (rank // 2 == 1))
+    (found,) = late_nodes(times, [f"node{rank // 2}" for rank in range(2 * nodes)])
+    assert found.ranks == (2, 3)
+    assert found.seconds == pytest.approx(delay, rel=0.05, abs=1e-3)
+    assert found.interval.low <= found.seconds <= found.interval.high
+    assert found.last > 0.9 * found.calls > 0.9 * 95
+    assert found.by_chance == pytest.approx(96 / math.comb(2 * nodes, 2))
+
+
+def test_a_node_of_one_late_rank_is_not_late_nor_is_one_rank_a_node_or_one_node_all_there_is() -> None:
+    one = on_nodes(3, late=lambda rank: 20e-3 * (rank == 2))
+    assert late_nodes(one, [f"node{rank // 2}" for rank in range(6)]) == ()
+    assert late_nodes(one, [f"node{rank}" for rank in range(6)]) == ()
+    assert late_nodes(one, ["node0"] * 6) == ()
+    assert [late.ranks for late in late_ranks(one)] == [(2,)]
+
+
+@pytest.mark.parametrize("nodes", [2, 8])
+@pytest.mark.parametrize(("noise", "drift"), [(0.02, 0.0), (0.5, 0.0), (0.05, 0.2)])
+def test_nodes_that_come_alike_are_not_accused(nodes: int, noise: float, drift: float) -> None:
+    random, ranks = Random(nodes), range(2 * nodes)
+    made = [
+        group_of(ranks, [calls(random, ranks, 5e-3, noise=noise, drift=drift, count=8) for _ in range(6)])
+        for _ in range(100)
+    ]
+    assert sum(bool(late_nodes(times, [f"node{rank // 2}" for rank in ranks])) for times in made) <= 2
