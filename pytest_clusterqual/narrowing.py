@@ -18,6 +18,7 @@ _once: WeakSet[Session] = WeakSet()
 def narrowed(session: Session, error: JobError, collective: str, sizes: Sequence[int]) -> JobError:
     """The error with the node or the two nodes that it takes for `collective` to fail, or with why nobody is named.
 
+    Ranks that cannot even come together again tell who is cut off from whom; else parts of the nodes are tried.
     It is the same error where some nodes are named already, where nodes are few or simulated, and after
     the first time: each part of the nodes has ranks of its own, which takes seconds, and up to a
     quarter of the job timeout if it fails.
@@ -27,6 +28,12 @@ def narrowed(session: Session, error: JobError, collective: str, sizes: Sequence
     if session in _once or len(nodes) < LEAST_NODES or session.topology.simulated or 0 < len(named) < len(nodes):
         return error
     _once.add(session)
+    try:
+        session.rank_map("block")
+    except JobError:
+        pass  # it names no way that is blocked, and parts of the nodes may do better
+    except LaunchError as apart:
+        return JobError(f"{error}\n{apart}", culprits=apart.culprits)
     tried = 0
 
     def fails(group: Group) -> bool:

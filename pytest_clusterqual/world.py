@@ -30,7 +30,7 @@ _HELLO_SECONDS = 45.0
 _GRACE = 3.0
 _STACKS_GRACE = 5.0
 # Ranks whose supervisors are all there join their group within seconds, if nothing lies between them.
-_JOIN_SECONDS = 15.0
+_JOIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)

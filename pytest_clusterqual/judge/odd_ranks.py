@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 CHANCE = 0.005  # for each of the tests that can accuse
 DRAWS = 999
-# What is beyond the other ranks over all rounds, and over each third of them: a rank that is held up for a while
-# is not odd.
+# What is beyond the other ranks over all rounds; and over each third of them, for a rank that is held up for a while
+# is not odd, and in the whole interval.
 SLOW, STEADILY_SLOW = 1.2, 1.1  # times their typical step
 LOST, STEADILY_LOST = 0.05, 0.02  # share of a typical step
 
@@ -42,7 +42,8 @@ def _slow_rank(ladder: Ladder) -> Finding | None:
         return None
     rank, beyond = found
     ratio, interval = math.exp(beyond.mean()), median_interval(np.exp(beyond).tolist())
-    assert interval is not None  # the rounds are enough for one
+    if interval is None or interval.low < STEADILY_SLOW:
+        return None
     return Finding(
         suspect=rank_name(ladder.conditions, rank), kind="slow rank", interval=interval,
         evidence=f"without communication its step takes {ratio:.3g} x [{interval.low:.3g}, {interval.high:.3g}] the "
@@ -64,10 +65,9 @@ def _jittering_rank(ladder: Ladder) -> Finding | None:
     rank, beyond = found
     mine = float(lost[:, rank].mean())
     others = max(mine - float(beyond.mean()), 0.0)
-    if mine < max(LOST, 2 * others):
-        return None
     interval = mean_interval((1 + beyond).tolist())
-    assert interval is not None  # the rounds are enough for one
+    if mine < max(LOST, 2 * others) or interval is None or interval.low < 1 + STEADILY_LOST:
+        return None
     return Finding(
         suspect=rank_name(ladder.conditions, rank), kind="jittering rank", interval=interval,
         evidence=f"its typical step takes {units.show(float(typical[rank]), units.SECONDS)}, but over {ladder.count} "

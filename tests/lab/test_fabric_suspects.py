@@ -36,18 +36,22 @@ SWEEP = {
 }  # fmt: skip
 # 200 Mbit/s are 25 MB/s; an all-reduce reads about 95 % of it.
 LINKS = {**SWEEP, "require": [{"collective": "all_reduce", "busbw": ">= 18 MB/s"}]}
+# Hosts share cores here, so chance is large: long enough to be told from it.
+LADDER = {**SWEEP, "synchronization": ["ddp"], "budget": "100 s"}
 HEALTHY_RUNS = 20
 
 
 class Run:
     """One run of the suite's Fabric tests from the login host, to its end."""
 
-    def __init__(self, lab: Lab, fabric: dict[str, Any], name: str, *, nodes: int = 4) -> None:
+    def __init__(
+        self, lab: Lab, fabric: dict[str, Any], name: str, *, nodes: int = 4, job_timeout: str = "40 s"
+    ) -> None:
         self.lab = lab
         self.folder = lab.shared / name
         self.folder.mkdir()
         (self.folder / "test_fabric.py").write_text((SUITE / "test_fabric.py").read_text())
-        launcher = {**PROJECT["launcher"], "hosts": lab.hosts_arg}
+        launcher = {**PROJECT["launcher"], "hosts": lab.hosts_arg, "job_timeout": job_timeout}
         (self.folder / "clusterqual.yaml").write_text(json.dumps({**PROJECT, "launcher": launcher, "fabric": fabric}))
         argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--nodes={nodes}", "--qual-run-dir=run"]
         self._command = lab.login.popen(
@@ -110,17 +114,18 @@ def test_the_host_with_the_slow_link_is_named(lab: Lab, rate: str) -> None:
 @pytest.mark.full
 def test_the_host_with_half_of_its_cores_is_named(lab: Lab) -> None:
     with cpu_quota(lab["node3"], 0.25):  # two hosts share a core, so half of what the others have
-        run = Run(lab, {**SWEEP, "synchronization": ["ddp"]}, "half").end()
+        run = Run(lab, LADDER, "half", job_timeout="100 s").end()
     assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node3"}, run.out
 
 
 @pytest.mark.full
-def test_the_rank_that_jitters_is_named(lab: Lab) -> None:
-    run = Run(lab, {**SWEEP, "synchronization": ["ddp"], "budget": "60 s"}, "jitter")
+@pytest.mark.parametrize(("on_ms", "off_ms"), [(50, 100), (200, 300)])
+def test_the_rank_that_jitters_is_named(lab: Lab, on_ms: float, off_ms: float) -> None:
+    run = Run(lab, LADDER, f"jitter-{on_ms}", job_timeout="100 s")
     rank = environ(RANK=2)
     wait_until(lambda: run.ended or lab["node3"].processes(rank), seconds=150, what="ranks being there")
     assert not run.ended, run.end().out
-    with pulses(lab["node3"], rank, on_ms=50, off_ms=100):
+    with pulses(lab["node3"], rank, on_ms=on_ms, off_ms=off_ms):
         run.end()
     assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node3"}, run.out
 

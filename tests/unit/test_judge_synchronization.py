@@ -71,9 +71,9 @@ def test_a_rank_that_is_stopped_now_and_then_is_named_with_what_it_loses(
 
 
 def test_few_pauses_are_found_in_most_runs_and_pauses_of_all_ranks_accuse_nobody() -> None:
-    few = [found for seed in range(20) for found in findings(seed, **SHORT, noise=0.02, stopped={1: 2.2})]
+    few = [found for seed in range(20) for found in findings(seed, **SHORT, noise=0.02, stopped={1: 3.0})]
     assert {f.suspect for f in few if f.level == "suspect"} == {"rank 1 on node1"}
-    assert sum(f.kind == "jittering rank" for f in few) >= 12
+    assert sum(f.kind == "jittering rank" for f in few) >= 14
     for seed in SEEDS:
         for noise in (0.02, 0.6):
             assert {f.kind for f in findings(seed, **SHORT, noise=noise, pauses=3.0)} == {"inherent jitter"}
@@ -83,7 +83,8 @@ def test_a_rank_stopped_for_a_while_or_twice_as_noisy_as_its_like_at_most_is_not
     for seed in SEEDS:
         held = {(number, 1): 3.0 for number in range(11, 21)}
         assert {f.kind for f in findings(seed, steps=12, rounds=32, held=held)} == {"inherent jitter"}
-        assert {f.kind for f in findings(seed, **SHORT, pauses=10.0, stopped={1: 6.0})} == {"inherent jitter"}
+    often = findings(0, step=0.008, steps=64, rounds=32, pauses=10.0, stopped={1: 6.0})
+    assert {f.kind for f in often} == {"inherent jitter"}
 
 
 def test_a_slow_rank_that_is_also_stopped_is_named_once() -> None:
@@ -95,10 +96,10 @@ def test_a_slow_rank_that_is_also_stopped_is_named_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_rank_that_is_slow_in_half_of_its_steps_does_not_make_the_other_one_jitter() -> None:
+def test_a_rank_that_is_faster_in_some_rounds_does_not_make_the_other_one_jitter() -> None:
+    faster = {(number, 1): 0.75 for number in range(36) if number % 9 > 4}
     for seed in SEEDS:
-        found = findings(seed, ranks=2, rounds=16, steps=6, noise=0.02, held={(n, 1): 1.7 for n in range(0, 16, 2)})
-        assert "rank 0 on node0" not in {f.suspect for f in found}
+        assert "jittering rank" not in {f.kind for f in findings(seed, ranks=2, rounds=36, noise=0.02, held=faster)}
 
 
 def test_a_rank_that_is_a_little_slower_or_slow_for_a_while_is_not() -> None:

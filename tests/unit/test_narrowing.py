@@ -19,19 +19,29 @@ SIZES = (1024, 4096, 65536)
 class Hanging:
     """A session of `count` nodes on which a job fails wherever all the guilty take part."""
 
-    def __init__(self, count: int, *guilty: str, simulated: bool = False, error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        *guilty: str,
+        simulated: bool = False,
+        error: Exception | None = None,
+        apart: Exception | None = None,
+    ) -> None:
         self.nodes: tuple[str, ...] = tuple(names(count))
         self.nproc_per_node = 1
         self.topology = SimpleNamespace(simulated=simulated)
         self.project = SimpleNamespace(launcher=SimpleNamespace(job_timeout=120.0), layouts=())
         self.asked: list[tuple[str, ...]] = []
         self._guilty = set(guilty)
+        self._apart = apart
         self._error = error or JobError("it hangs")
 
     def use(self, nodes: Collection[str]) -> None:
         self.nodes = tuple(nodes)
 
     def rank_map(self, _arrangement: Any) -> Any:
+        if self._apart:
+            raise self._apart
         return SimpleNamespace(places=[SimpleNamespace(node=node) for node in self.nodes])
 
     def run(self, function: str, args: Mapping[str, Any], *, timeout: float, **_: Any) -> None:
@@ -61,6 +71,16 @@ def test_who_it_takes_to_fail_is_named_with_the_first_error(guilty: tuple[str, .
     assert str(told).startswith("all_reduce in world did not end\nafter ")
     assert f"after {len(session.asked)} tries on parts of the nodes: it fails where" in str(told)
     assert session.nodes == tuple(names(8))
+
+
+def test_ranks_that_do_not_come_together_again_tell_who_is_cut_off() -> None:
+    """Then no part of the nodes is tried, whatever the job would do there."""
+    cut = LaunchError("the ranks cannot form a group: node3 - node4", culprits=["node3 - node4"])
+    session = Hanging(8, "node5", apart=cut)
+    told = of(session, ranks(session))
+    assert told.culprits == ("node3 - node4",)
+    assert str(told) == "all_reduce in world did not end\nthe ranks cannot form a group: node3 - node4"
+    assert session.asked == []
 
 
 def test_nobody_is_named_where_it_does_not_fail_again() -> None:
