@@ -37,7 +37,6 @@ SWEEP = {
 # 200 Mbit/s are 25 MB/s; an all-reduce reads about 95 % of it.
 LINKS = {**SWEEP, "require": [{"collective": "all_reduce", "busbw": ">= 18 MB/s"}]}
 # Hosts share cores here, so chance is large: long enough to be told from it.
-LADDER = {**SWEEP, "synchronization": ["ddp"], "budget": "100 s"}
 HEALTHY_RUNS = 20
 
 
@@ -113,21 +112,22 @@ def test_the_host_with_the_slow_link_is_named(lab: Lab, rate: str) -> None:
 
 @pytest.mark.full
 def test_the_host_with_half_of_its_cores_is_named(lab: Lab) -> None:
-    with cpu_quota(lab["node3"], 0.25):  # two hosts share a core, so half of what the others have
-        run = Run(lab, LADDER, "half", job_timeout="100 s").end()
-    assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node3"}, run.out
+    # Two hosts, with a core each.
+    with cpu_quota(lab["node2"], 0.5):
+        run = Run(lab, {**SWEEP, "synchronization": ["ddp"]}, "half", nodes=2).end()
+    assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node2"}, run.out
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("on_ms", "off_ms"), [(50, 100), (200, 300)])
 def test_the_rank_that_jitters_is_named(lab: Lab, on_ms: float, off_ms: float) -> None:
-    run = Run(lab, LADDER, f"jitter-{on_ms}", job_timeout="100 s")
-    rank = environ(RANK=2)
-    wait_until(lambda: run.ended or lab["node3"].processes(rank), seconds=150, what="ranks being there")
+    run = Run(lab, {**SWEEP, "synchronization": ["ddp"]}, f"jitter-{on_ms}", nodes=2)
+    rank = environ(RANK=1)
+    wait_until(lambda: run.ended or lab["node2"].processes(rank), seconds=150, what="ranks being there")
     assert not run.ended, run.end().out
-    with pulses(lab["node3"], rank, on_ms=on_ms, off_ms=off_ms):
+    with pulses(lab["node2"], rank, on_ms=on_ms, off_ms=off_ms):
         run.end()
-    assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node3"}, run.out
+    assert {suspect.rpartition(" on ")[2] for suspect in run.suspects} == {"node2"}, run.out
 
 
 @pytest.mark.full
