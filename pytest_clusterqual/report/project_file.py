@@ -154,11 +154,15 @@ def _memory() -> Iterator[str]:
 
 
 def _fabric(hardware: Sequence[NodeHardware], nodes: int, gpus: int) -> Iterator[str]:
-    groups = ["intra_node", "inter_node", "world"] if gpus > 1 and nodes > 1 else ["world"]
+    groups = ["intra_node", "inter_node", "rails", "world"] if gpus > 1 and nodes > 1 else ["world"]
     rate, count = _most(hardware, _nic_rate), _most(hardware, lambda node: len(_linked(node)) or None)
     links = f"{{nic: {_bits(rate[0])}, nics_per_node: {count[0]}}}" if rate and count and nodes > 1 else ""
     yield "fabric:"
+    yield "  # Left out, those that the layouts need. A checkpoint or another job may need others."
+    yield "  collectives: [all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, broadcast]"
     yield f"  groups: [{', '.join(groups)}]"
+    if nodes > 2:
+        yield _line("pairs: true", "every node with every other one")
     yield f"  sizes: {{from: 4 KiB, to: {'256 MiB' if gpus else '16 MiB'}, factor: 4}}"
     yield f"  links: {links}" if links else "  # links: {nic: 400 Gbit/s, nics_per_node: 8}"
     busbw = ">= 80 % of expected" if links else ">= 10 GB/s"

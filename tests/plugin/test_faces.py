@@ -41,12 +41,12 @@ def test_record_fields() -> None:
         "exception", "attempt",
     ]  # fmt: skip
     assert names(Judgement) == [
-        "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "samples",
-        "per_rank", "findings",
+        "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "expected",
+        "expected_why", "samples", "per_rank", "findings",
     ]  # fmt: skip
     assert names(Interval) == ["low", "high", "kind", "level", "samples"]
     assert names(Demand) == ["op", "value", "unit", "text", "source", "expected_from"]
-    assert names(Finding) == ["suspect", "kind", "evidence", "check_next"]
+    assert names(Finding) == ["suspect", "kind", "evidence", "check_next", "level", "size", "interval"]
     assert names(Conditions) == [
         "nodes", "nproc_per_node", "ranks", "hosts", "rank_nodes", "simulated", "oversubscribed", "device",
         "device_name", "backend",

@@ -66,7 +66,9 @@ def test_servers_with_gpus(tmp_path: Path) -> None:
     }  # fmt: skip
     assert project.fabric is not None and project.scaling is not None and project.full_run is not None
     assert (project.fabric.links.nic, project.fabric.links.nics_per_node) == (50e9, 8)
-    assert project.fabric.groups == ("intra_node", "inter_node", "world")
+    assert project.fabric.groups == ("intra_node", "inter_node", "rails", "world")
+    assert project.fabric.collectives is not None and "all_to_all" in project.fabric.collectives
+    assert project.fabric.pairs
     assert project.scaling.points == (1, 2, 4)
     assert project.workload.precision == "bf16"
 
