@@ -56,21 +56,13 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
     if plan is None:
         return []
     layouts = [layout.name for layout in project.layouts if plan.layouts is None or layout.name in plan.layouts]
-    untrained = {
-        layout.name: f"{layout.untrained} cannot be trained in this version; Fabric measures what it communicates"
-        for layout in project.layouts if layout.untrained
-    }  # fmt: skip
     if criterion != "scaling":
-        return [
-            Case(criterion=criterion, nodes=nodes, layout=layout, inapplicable=untrained.get(layout, ""))
-            for layout in layouts
-        ]
+        return [Case(criterion=criterion, nodes=nodes, layout=layout) for layout in layouts]
     assert project.scaling is not None
     return [
         Case(
             criterion=criterion, nodes=point, layout=layout, rank_map=rank_map,
-            inapplicable=f"the point of {point} nodes needs --nodes {point}" if point > nodes
-            else untrained.get(layout, ""),
+            inapplicable=f"the point of {point} nodes needs --nodes {point}" if point > nodes else "",
         )
         for rank_map in project.scaling.rank_maps or (None,)
         for layout in layouts

@@ -16,6 +16,7 @@ from pytest_clusterqual.judge.judgement import (
     judge_missing,
     worst_load,
 )
+from pytest_clusterqual.judge.layout import expert_imbalance, notes, pipeline_bubble
 from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval, slowest, steady_start
 from pytest_clusterqual.model.measurement import Load, RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Interval, Judgement
@@ -41,7 +42,8 @@ class Point:
     @property
     def note(self) -> str:
         steps = len(self.runs[0].ranks[0].step_seconds)
-        return f"{len(self.runs)} runs of {steps} steps on {self.label}, slowest rank"
+        otherwise = "".join(f"; {means}" for means in self.runs[0].ranks[0].otherwise)
+        return f"{len(self.runs)} runs of {steps} steps on {self.label}, slowest rank{otherwise}"
 
 
 def judge_scaling(m: ScalingMeasurement, requirements: Iterable[Requirement]) -> tuple[Judgement, ...]:
@@ -50,7 +52,8 @@ def judge_scaling(m: ScalingMeasurement, requirements: Iterable[Requirement]) ->
     `step_time` (s) is the median of a run's steady steps, `throughput` (tokens/s) follows from
     it, `time_to_fixed_work` (s) spans all steps. `speedup` is the ratio of the times to fixed
     work, `efficiency` the speedup over the ratio of nodes; both exist only where the points did
-    the same job.
+    the same job. `bubble` and `imbalance` are those of `judge.layout`, where the layout has a pipeline
+    or the model experts.
 
     Raises:
         MeasurementError: a run, a rank, a step or a positive time is missing.
@@ -62,6 +65,7 @@ def judge_scaling(m: ScalingMeasurement, requirements: Iterable[Requirement]) ->
     judgements: list[Judgement] = []
     for point in points:
         judgements += _judge_times(m, point, requirements)
+        judgements += _judge_layout(m, point, requirements)
         if point is points[0]:
             judgements += _ratios_of_baseline(m, point, requirements)
         else:
@@ -181,6 +185,30 @@ def _judge_times(m: ScalingMeasurement, point: Point, requirements: Sequence[Req
             applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes),
         )
     ]
+
+
+def _judge_layout(m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement]) -> list[Judgement]:
+    found = {
+        "bubble": [pipeline_bubble(run) for run in point.runs],
+        "imbalance": [expert_imbalance(run) for run in point.runs],
+    }
+    beside = dict(notes(point.runs[0]))
+    judgements: list[Judgement] = []
+    for quantity, samples in found.items():
+        required = applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes)
+        known = tuple(sample for sample in samples if sample is not None)
+        if len(known) == len(samples):
+            case = _case(
+                quantity, point, value=median(known), interval=median_interval(known), samples=known,
+                load=_load(m, point), note=beside[quantity],
+            )  # fmt: skip
+            judgements += judge_each(case, required)
+        else:
+            why = f"not every run on {point.label} has one"
+            missing = required or ((None,) if known else ())
+            unit = QUANTITIES["scaling"][quantity]
+            judgements += [judge_missing(quantity, point.label, unit, why, each) for each in missing]
+    return judgements
 
 
 def _judge_ratios(

@@ -72,8 +72,8 @@ def layout_groups(layout: Layout, world: int, nproc_per_node: int) -> dict[str, 
         "tensor": lambda p, r, s, c, t: (p, r, s, c),
         "context": lambda p, r, s, c, t: (p, r, s, t),
         "pipeline": lambda p, r, s, c, t: (r, s, c, t),
-        "shard": lambda p, r, s, c, t: (p, r, t) if m.shard > 1 else (p, r, s, c, t),
-        "replicate": lambda p, r, s, c, t: (p, s, c, t) if m.shard > 1 else (p, t),
+        "shard": lambda p, r, s, c, t: (p, r, t) if layout.fsdp else (p, r, s, c, t),
+        "replicate": lambda p, r, s, c, t: (p, s, c, t) if layout.fsdp else (p, t),
         "expert": lambda p, r, s, c, t: (p, (r * m.shard + s) // m.expert, c, t),
     }
     found = {name: _gathered(spot, held[name]) for name in DIMENSIONS}

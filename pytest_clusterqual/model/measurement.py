@@ -127,11 +127,40 @@ class PairTiming:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    """Where a mixture of experts sent the tokens of all steps, warm-up included, on all ranks of the job.
+
+    `tokens[l][e]` went to expert e of layer l; each token counts `top_k` times in a layer. `degree` is the
+    number of ranks that the experts of a layer are spread over.
+    """
+
+    degree: int
+    top_k: int
+    tokens: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineTimes:
+    """The pipeline of a rank: `seconds[i]` of step i in its schedule, of which its stages were `computing`.
+
+    `stages` are the ranks of the pipeline, each with `stages_per_rank`.
+    """
+
+    schedule: str
+    stages: int
+    stages_per_rank: int
+    microbatches: int
+    seconds: tuple[float, ...]
+    computing: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankTraining:
     """Training steps on one rank, warm-up first: all steps are kept, the judge cuts.
 
     `step_seconds` is the wall time of each optimizer step, data included; `data_seconds` the part
     spent waiting for data; `tokens_per_step` is global. `work_seconds` spans the fixed work's steps.
+    `otherwise` says what of the layout was done by other means than torch's own.
     """
 
     rank: int
@@ -142,6 +171,9 @@ class RankTraining:
     tokens_per_step: int
     losses: tuple[float, ...]
     data_digest: str
+    routing: Routing | None = None
+    pipeline: PipelineTimes | None = None
+    otherwise: tuple[str, ...] = ()
 
 
 SpanKind = Literal[

@@ -31,6 +31,8 @@ QUANTITIES: dict[str, dict[str, str]] = {
         "step_time": units.SECONDS,
         "throughput": units.TOKEN_RATE,
         "time_to_fixed_work": units.SECONDS,
+        "bubble": units.RATIO,
+        "imbalance": units.RATIO,
     },
     "full_run": {
         "goodput": units.RATIO,

@@ -2,8 +2,8 @@
 
 All of it is derived from workload and layout; nothing is measured. Message sizes are those of
 nccl-tests: the gathered array of an all_gather, the whole input of a reduce_scatter, the buffer
-of one rank otherwise. For layouts that this version trains it is what torch really calls, for the
-others what their usual implementations do. Scalars and sums over norms are left out.
+of one rank otherwise. It is what torch really calls, but for scalars, for sums over gradients of norms
+and routers, and for the gradients of experts among ranks that hold the same ones.
 """
 
 from __future__ import annotations
@@ -102,32 +102,38 @@ def traffic(workload: Workload, layout: Layout, *, world: int, nproc_per_node: i
     m = mesh(layout, world, nproc_per_node)
     ranks = {name: len(groups[0]) for name, groups in layout_groups(layout, world, nproc_per_node).items()}
     microbatches = workload.accumulation(m.data)
-    stage = _fullest_stage(workload.model, m)
+    stage = _fullest_stage(workload.model, layout)
     found = [
-        *(_sharded(workload, layout, stage, ranks, microbatches) if layout.fsdp else _replicated(stage)),
+        *(_replicated(stage) if layout.bucketed else _sharded(workload, layout, stage, ranks, microbatches)),
         *_activations(workload, layout, stage, m, microbatches),
     ]
     order = sorted(found, key=lambda exchange: DIMENSIONS.index(exchange.dimension))
     return tuple(exchange for exchange in order if exchange.dimension in ranks and exchange.calls)
 
 
-def _fullest_stage(model: ModelShape, m: Mesh) -> _Stage:
-    """The first stages have a layer more where layers do not divide; else the last has the head and its norm."""
-    layers, more = divmod(model.layers, m.pipeline)
+def _fullest_stage(model: ModelShape, layout: Layout) -> _Stage:
+    """That of the first rank where layers do not divide, for it has one more; else of the last, with head and norm."""
+    first, last = (_layers(model, layout, rank) for rank in (0, layout.pipeline - 1))
     whole = model.shapes()
     here = [name for name in whole if not name.startswith("blocks.")]
-    if m.pipeline > 1:
-        here = [name for name in here if name.startswith("embedding") is (more > 0)]
+    if layout.pipeline > 1:
+        here = [name for name in here if name.startswith("embedding") is (first > last)]
+    apart = layout.tensor > 1 or layout.expert > 1
+    block = {name: shape for name, shape in model.block().items() if not (apart and ".experts." in name)}
     return _Stage(
-        layers=layers + (more > 0),
-        block={name: _split(name, shape, m.tensor) for name, shape in model.block().items()},
-        ends={name: _split(name, whole[name], m.tensor) for name in here},
+        layers=max(first, last),
+        block={name: _split(name, shape, layout.tensor) for name, shape in block.items()},
+        ends={name: _split(name, whole[name], layout.tensor) for name in here},
     )
 
 
+def _layers(model: ModelShape, layout: Layout, rank: int) -> int:
+    return sum(len(layout.layers_of(stage, model.layers)) for stage in layout.stages_of(rank))
+
+
 def _split(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
-    """One tensor rank's part: what writes to the residual stream is split by columns, norms are whole."""
-    if len(shape) == 1:
+    """One tensor rank's part: what writes to the residual stream is split by columns, norms and routers are whole."""
+    if len(shape) == 1 or "router" in name:
         return shape
     out, into = shape
     return (out, into // tensor) if name.endswith(("output.weight", "down.weight")) else (-(-out // tensor), into)
@@ -157,21 +163,26 @@ def _sharded(
 ) -> Iterator[Exchange]:
     """As `fully_shard` does it: every block by itself, what is left with the root, which stays gathered till backward.
 
-    Parameters are gathered anew for every microbatch; gradients travel in the last one only.
+    Parameters are gathered anew for every microbatch; gradients travel in the last one only. In a pipeline
+    they stay gathered after a backward, until a forward frees them again.
     """
     shard = ranks.get("shard", 1)
     twice = layout.fsdp != "grad-op"
+    turns = 1 if layout.pipeline > 1 else microbatches
+    of_blocks = (microbatches + 1 if layout.pipeline > 1 else 2 * microbatches) if twice else turns
     blocks = ("each of " if stage.layers > 1 else "") + _count(stage.layers, "block")
-    for shapes, units, again, what in (
-        (stage.block.values(), stage.layers, twice, blocks),
-        (stage.ends.values(), 1, False, " and ".join(stage.tables)),
+    for shapes, units, gathers, what in (
+        (stage.block.values(), stage.layers, of_blocks, blocks),
+        (stage.ends.values(), 1, turns, " and ".join(stage.tables)),
     ):
         # Every parameter is cut by rows; the last ranks' parts are filled up.
         part = sum(-(-shape[0] // shard) * math.prod(shape[1:]) for shape in shapes)
-        when = ("forward and backward" if again else "forward") + f" of {_count(microbatches, 'microbatch', 'es')}"
+        when = (
+            "forward and backward" if gathers > turns else "forward"
+        ) + f" of {_count(microbatches, 'microbatch', 'es')}"
         yield Exchange(
             dimension="shard", collective="all_gather", bytes=part * shard * _element(workload),
-            calls=units * microbatches * (2 if again else 1), why=f"parameters of {what}, {when}",
+            calls=units * gathers, why=f"parameters of {what}, {when}",
         )  # fmt: skip
         yield Exchange(
             dimension="shard", collective="reduce_scatter", bytes=part * shard * FULL, calls=units,
@@ -184,27 +195,32 @@ def _sharded(
 
 
 def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, microbatches: int) -> Iterator[Exchange]:
-    """Tensor ranks split the sequence between their matrices; context ranks pass keys and values around a ring."""
+    """Tensor ranks split the sequence between their matrices; context ranks gather keys and values of all of it."""
     model, element = workload.model, _element(workload)
     tokens = workload.microbatch * workload.sequence_length // m.context
     forwards = 2 if layout.activation_checkpointing == "full" else 1  # the blocks', repeated in backward
-    blocks, per_layer = _count(stage.layers, "layer"), 2 * (forwards + 1)
+    blocks = _count(stage.layers, "layer")
+    split = stage.layers * (1 if model.experts else 2) * (forwards + 1)  # attention, and a feed-forward of one expert
+    parts = "attention" if model.experts else "attention and feed-forward"
     experts = stage.layers if model.experts else 0
-    for collective in ("all_gather", "reduce_scatter"):
+    both: tuple[Collective, ...] = ("all_gather", "reduce_scatter")
+    for collective in both:
+        # A repeated forward ends before its last sum, which nobody needs.
+        spared = stage.layers * (forwards - 1) * (collective == "reduce_scatter" and not model.experts)
         yield Exchange(
             dimension="tensor", collective=collective, bytes=tokens * model.hidden * element,
-            calls=microbatches * (per_layer * stage.layers + len(stage.tables)),
-            why=f"activations around attention and feed-forward of {', '.join([blocks, *stage.tables])}",
+            calls=microbatches * (split - spared + len(stage.tables)),
+            why=f"activations around {parts} of {', '.join([blocks, *stage.tables])}",
         )  # fmt: skip
-    hops = (m.context - 1) * (forwards + 1) + m.context  # gradients go all the way home
-    yield Exchange(
-        dimension="context", collective="send_recv",
-        bytes=2 * tokens * model.kv_heads * (model.hidden // model.heads) // m.tensor * element,
-        calls=microbatches * stage.layers * hops, why=f"keys, values and their gradients of {blocks} around the ring",
-    )  # fmt: skip
+        heads = 2 * model.kv_heads * (model.hidden // model.heads) // m.tensor
+        yield Exchange(
+            dimension="context", collective=collective, bytes=tokens * m.context * heads * element,
+            calls=microbatches * stage.layers * (forwards if collective == "all_gather" else 1),
+            why=("" if collective == "all_gather" else "gradients of ") + f"keys and values of {blocks}, all tokens",
+        )  # fmt: skip
     yield Exchange(
         dimension="pipeline", collective="send_recv", bytes=tokens * model.hidden // m.tensor * element,
-        calls=microbatches * min(m.pipeline - 1, 2),
+        calls=microbatches * (2 * layout.stages_per_rank - (m.pipeline == 2)),
         why=f"activations to the next stage and gradients back, {_count(microbatches, 'microbatch', 'es')}",
     )  # fmt: skip
     yield Exchange(
@@ -212,8 +228,9 @@ def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, mic
         calls=microbatches * experts * forwards, why=f"numbers of tokens that experts of {blocks} get",
     )  # fmt: skip
     yield Exchange(
-        dimension="expert", collective="all_to_all_v", bytes=tokens * model.hidden // m.tensor * element,
-        calls=microbatches * experts * per_layer, why=f"tokens to experts of {blocks} and back, one expert a token",
+        dimension="expert", collective="all_to_all_v", bytes=tokens * model.top_k * model.hidden // m.tensor * element,
+        calls=microbatches * experts * 2 * (forwards + 1),
+        why=f"tokens to experts of {blocks} and back, {_count(model.top_k, 'expert')} a token",
     )  # fmt: skip
 
 

@@ -14,7 +14,11 @@ from pytest_clusterqual.model.codec import to_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A decoder-only transformer: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+    """A decoder-only transformer: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+    With `experts`, each layer has that many feed-forwards of `ffn`, and a router that sends every
+    token to `top_k` of them.
+    """
 
     layers: int
     hidden: int
@@ -23,6 +27,7 @@ class ModelShape:
     ffn: int
     vocab: int
     experts: int = 0
+    top_k: int = 1
 
     @property
     def parameters(self) -> int:
@@ -41,6 +46,8 @@ class ModelShape:
     def block(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of the parameters of one layer; a matrix is (out, in)."""
         narrow = self.kv_heads * (self.hidden // self.heads)
+        experts = [f"feed_forward.experts.{number}" for number in range(self.experts)]
+        router = {"feed_forward.router.weight": (self.experts, self.hidden)} if experts else {}
         return {
             "attention_norm.weight": (self.hidden,),
             "attention.query.weight": (self.hidden, self.hidden),
@@ -48,16 +55,22 @@ class ModelShape:
             "attention.value.weight": (narrow, self.hidden),
             "attention.output.weight": (self.hidden, self.hidden),
             "feed_forward_norm.weight": (self.hidden,),
-            "feed_forward.gate.weight": (self.ffn, self.hidden),
-            "feed_forward.up.weight": (self.ffn, self.hidden),
-            "feed_forward.down.weight": (self.hidden, self.ffn),
+            **router,
+            **{
+                f"{name}.{matrix}.weight": (self.hidden, self.ffn) if matrix == "down" else (self.ffn, self.hidden)
+                for name in experts or ["feed_forward"]
+                for matrix in ("gate", "up", "down")
+            },
         }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
+    """`implementation` is torch's own: one kernel a step (fused), one an operation (foreach), or as torch chooses."""
+
     name: Literal["adamw"]
     lr: float
+    implementation: Literal["default", "foreach", "fused"] = "default"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,19 +132,44 @@ class Layout:
     `fsdp` shards parameters, gradients and optimizer over the data ranks (full), leaves the gathered
     parameters in place between forward and backward (grad-op), or shards within a node only and
     replicates across (hybrid). `tensor`, `pipeline`, `context` and `expert` are degrees; what they
-    leave of the ranks is data parallel. Experts lie on data ranks.
+    leave of the ranks is data parallel. Experts lie on data ranks. Each rank of a pipeline has
+    `stages_per_rank` stages, more than one only where the `schedule` interleaves them.
+    `activation_checkpointing` repeats the forward of a layer for its gradients: all of it (full), or
+    what is cheap (selective), keeping results of matrix products, attention and communication.
     """
 
     name: str
     fsdp: Literal["full", "grad-op", "hybrid"] | None = None
-    activation_checkpointing: Literal["none", "full"] = "none"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     expert: int = 1
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    stages_per_rank: int = 1
 
     @property
-    def untrained(self) -> str:
-        """What of this layout cannot be trained by this version; its communication can be measured."""
+    def stages(self) -> int:
+        """Parts that the layers are cut into."""
+        return self.pipeline * self.stages_per_rank
+
+    def stages_of(self, rank: int) -> range:
+        """Numbers of the stages that a rank of the pipeline has."""
+        return range(rank, self.stages, self.pipeline)
+
+    def layers_of(self, stage: int, layers: int) -> range:
+        """The layers of a stage; the first stages have one more where they do not divide."""
+        size, more = divmod(layers, self.stages)
+        first = stage * size + min(stage, more)
+        return range(first, first + size + (stage < more))
+
+    @property
+    def bucketed(self) -> bool:
+        """True for whole and equal copies, whose gradients DDP sums in buckets; all else is FSDP2's, block by block."""
+        return self.fsdp is None and self.tensor == 1 and self.expert == 1
+
+    @property
+    def unreplaceable(self) -> str:
+        """What of this layout communicates in a way that cannot be left out of a step; empty if nothing does."""
         odd = [name for name in ("tensor", "pipeline", "context", "expert") if getattr(self, name) > 1]
-        return ", ".join(odd + ([f"fsdp: {self.fsdp}"] if self.fsdp not in (None, "full") else []))
+        return ", ".join(odd + (["fsdp: hybrid"] if self.fsdp == "hybrid" else []))

@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.rank.layouts import Job
+from pytest_clusterqual.rank.job import Job
 
 Mode = Literal["sync", "async"]
 

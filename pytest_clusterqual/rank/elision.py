@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_clusterqual.errors import ClusterQualError
 
 if TYPE_CHECKING:
+    from pytest_clusterqual.rank.job import Job
     from pytest_clusterqual.rank.jobs import Context
-    from pytest_clusterqual.rank.layouts import Job
 
 Mode = Literal["real", "none", "barrier"]
 
@@ -54,6 +54,8 @@ class Communication:
         self._rank, self._size = ctx.rank, ctx.world_size
         self._token = torch.zeros(1, device=ctx.device)
         sharded = [module for module in job.model.modules() if isinstance(module, FSDPModule)]
+        if odd := job.layout.unreplaceable:
+            raise ClusterQualError(f"layout {job.layout.name}: the communication of {odd} cannot be left out of a step")
         if isinstance(job.model, DistributedDataParallel):
             # DDP reads a hook's annotations, and those of this file are strings: a lambda has none.
             job.model.register_comm_hook(None, lambda _state, bucket: self._bucket(bucket))

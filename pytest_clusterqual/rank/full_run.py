@@ -24,7 +24,8 @@ from pytest_clusterqual.model.measurement import Mark, RankRun, Span
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.checkpoints import Checkpointer, Mode
 from pytest_clusterqual.rank.data import ByteData, Prefetcher
-from pytest_clusterqual.rank.layouts import Job, build
+from pytest_clusterqual.rank.job import Job
+from pytest_clusterqual.rank.layouts import build
 from pytest_clusterqual.rank.training import check_finite
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def run(
         with log.spanning("load"):
             done = keeper.load(job)
         log.mark("resumed", step=done)
-        feed = Prefetcher(data, range(done + 1, steps + 1), rank=ctx.rank, world_size=ctx.world_size)
+        feed = Prefetcher(data, range(done + 1, steps + 1), rank=job.data_rank, world_size=job.data_ranks)
         for step in range(done + 1, steps + 1):
             if step == kill_at:
                 _die(log, step)

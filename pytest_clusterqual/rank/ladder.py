@@ -56,7 +56,7 @@ def climb(
     data = ByteData.open(ctx, work)
     job = build(ctx, work, from_json(Layout, layout, where="layout"))
     communication = Communication(ctx, job)
-    fetch = partial(data.batches, rank=ctx.rank, world_size=ctx.world_size)
+    fetch = partial(data.batches, rank=job.data_rank, world_size=job.data_ranks)
 
     def train(mode: Mode, batches: Sequence[Batch]) -> None:
         communication.mode = mode

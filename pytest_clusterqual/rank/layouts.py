@@ -5,88 +5,22 @@ Whatever the layout, one step updates the parameters as one rank with the whole 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    apply_activation_checkpointing,
-    checkpoint_wrapper,
-)
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.groups import Mesh, mesh
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank.data import Batch
-from pytest_clusterqual.rank.transformer import Block, Transformer
+from pytest_clusterqual.rank import data_parallel, tensor_parallel
+from pytest_clusterqual.rank.job import Job
+from pytest_clusterqual.rank.meshes import Place, place
+from pytest_clusterqual.rank.recompute import recompute
+from pytest_clusterqual.rank.transformer import Share, Transformer
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
-
-LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Job:
-    """One rank's share of the training job: the wrapped model, its optimizer, its step."""
-
-    def __init__(self, model: nn.Module, workload: Workload, device: torch.device) -> None:
-        self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=workload.optimizer.lr)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=workload.precision == "fp16")
-        self._device = device
-        self._autocast = LOW_PRECISION.get(workload.precision) if not isinstance(model, FSDPModule) else None
-
-    def step(self, batches: Sequence[Batch]) -> Tensor:
-        """One optimizer step over this rank's microbatches.
-
-        Returns:
-            The mean loss of this rank's microbatches, a detached scalar on the device. The mean of
-            it over all ranks is the loss of the global batch.
-        """
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self._device)
-        for index, batch in enumerate(batches):
-            with self._synchronizing(last=index == len(batches) - 1):
-                # Gradients are averaged over ranks by the wrapper; the average over microbatches is ours.
-                loss = self._loss(batch) / len(batches)
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return total
-
-    def parts(self) -> dict[str, int]:
-        """Bytes held on this rank by parameters, gradients and optimizer state; call it after a step."""
-        parameters = list(self.model.parameters())
-        states = [
-            value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
-        ]
-        return {
-            "parameters": _local_bytes(parameters),
-            "gradients": _local_bytes([p.grad for p in parameters if p.grad is not None]),
-            "optimizer": _local_bytes(states),
-        }
-
-    def _loss(self, batch: Batch) -> Tensor:
-        inputs, targets = batch
-        with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            logits = self.model(inputs)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-    def _synchronizing(self, *, last: bool) -> AbstractContextManager[None]:
-        """Gradients are exchanged in the last microbatch only."""
-        if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(last)
-        elif isinstance(self.model, DistributedDataParallel) and not last:
-            held: AbstractContextManager[None] = self.model.no_sync()
-            return held
-        return nullcontext()
 
 
 def build(ctx: Context, workload: Workload, layout: Layout) -> Job:
@@ -95,44 +29,63 @@ def build(ctx: Context, workload: Workload, layout: Layout) -> Job:
     Raises:
         ClusterQualError: this exact job cannot be done on that many ranks or with this model.
     """
+    shape = _shape(ctx, workload, layout)
+    here = place(ctx, layout, shape, experts=workload.model.experts > 0)
+    torch.manual_seed(workload.seed)
+    parts = [_part(ctx, workload, here, stage) for stage in layout.stages_of(here.stage)]
+    return Job(ctx, parts, workload, here)
+
+
+def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
+    """The layout's mesh on these ranks, into which the job fits."""
     try:
-        workload.accumulation(ctx.world_size)
+        shape = mesh(layout, ctx.world_size, ctx.nproc_per_node)
+    except ValueError as error:
+        raise ClusterQualError(str(error)) from None
+    try:
+        workload.accumulation(shape.data)
     except ValueError as error:
         raise ClusterQualError(f"workload.{error}") from None
-    torch.manual_seed(workload.seed)
-    with torch.device("meta"):
-        model = Transformer(workload.model, workload.sequence_length)
-    if layout.activation_checkpointing == "full":
-        apply_activation_checkpointing(
-            model,
-            checkpoint_wrapper_fn=lambda module: checkpoint_wrapper(module, preserve_rng_state=False),
-            check_fn=lambda module: isinstance(module, Block),
+    model = workload.model
+    if layout.expert > 1 and not model.experts:
+        raise ClusterQualError(f"layout {layout.name}: expert {layout.expert} needs workload.model.experts")
+    split = ("heads", "kv_heads") if model.experts else ("heads", "kv_heads", "ffn")
+    for degree, names in {"tensor": split, "expert": ("experts",)}.items():
+        for name in names:
+            if getattr(model, name) % getattr(layout, degree):
+                raise ClusterQualError(
+                    f"layout {layout.name}: {degree} {getattr(layout, degree)} does not divide "
+                    f"workload.model.{name} {getattr(model, name)}"
+                )
+    if workload.sequence_length % (layout.context * layout.tensor):
+        raise ClusterQualError(
+            f"layout {layout.name}: context {layout.context} x tensor {layout.tensor} does not divide "
+            f"workload.sequence_length {workload.sequence_length}"
         )
-    if layout.fsdp == "full":
-        _shard(ctx, model, workload)
+    if layout.stages > model.layers:
+        raise ClusterQualError(
+            f"layout {layout.name}: {layout.stages} stages are more than workload.model.layers {model.layers}"
+        )
+    return shape
+
+
+def _part(ctx: Context, workload: Workload, here: Place, stage: int) -> nn.Module:
+    """One stage of the model, spread as the layout says and filled; the whole model where there is no pipeline."""
+    shape, layout = workload.model, here.layout
+    experts = shape.experts // layout.expert
+    share = Share(
+        layers=layout.layers_of(stage, shape.layers),
+        experts=range(here.expert_rank * experts, (here.expert_rank + 1) * experts),
+        expert_group=here.expert,
+        context=here.context,
+    )
+    with torch.device("meta"):
+        model = Transformer(shape, workload.sequence_length, share)
+    if here.tensor is not None:
+        tensor_parallel.split(model, here.tensor)
+    recompute(model, layout.activation_checkpointing)
+    if not layout.bucketed:
+        data_parallel.spread(model, here, workload)
     model.to_empty(device=ctx.device)
     model.initialize(workload.seed)
-    return Job(model if layout.fsdp else _replicate(ctx, model), workload, ctx.device)
-
-
-def _replicate(ctx: Context, model: Transformer) -> nn.Module:
-    return DistributedDataParallel(
-        model,
-        device_ids=[ctx.device] if ctx.device.type == "cuda" else None,
-        process_group=ctx.group,
-        gradient_as_bucket_view=True,
-    )
-
-
-def _shard(ctx: Context, model: Transformer, workload: Workload) -> None:
-    mesh = DeviceMesh.from_group(ctx.group, ctx.device.type)
-    low = LOW_PRECISION.get(workload.precision)
-    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32) if low else MixedPrecisionPolicy()
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-def _local_bytes(tensors: Sequence[Tensor]) -> int:
-    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
-    return sum(t.numel() * t.element_size() for t in local)
+    return data_parallel.replicate_plainly(ctx, model, here) if layout.bucketed else model

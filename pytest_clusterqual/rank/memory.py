@@ -20,7 +20,8 @@ from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import RankMemory
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
-from pytest_clusterqual.rank.layouts import Job, build
+from pytest_clusterqual.rank.job import Job
+from pytest_clusterqual.rank.layouts import build
 from pytest_clusterqual.rank.limits import cpu_limit, cuda_limit
 from pytest_clusterqual.rank.training import global_losses
 
@@ -67,7 +68,7 @@ def measure(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], s
     losses = []
     for step in range(1, steps + 1):
         ctx.report(step - 1, steps, "memory steps")
-        batches = data.batches(step, rank=ctx.rank, world_size=ctx.world_size)
+        batches = data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
         losses.append(counter.step(job, batches).item())
     counter.finish()
     ctx.report(steps, steps, "memory steps")

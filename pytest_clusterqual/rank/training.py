@@ -19,7 +19,8 @@ from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import RankTraining
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
-from pytest_clusterqual.rank.layouts import Job, build
+from pytest_clusterqual.rank.job import Job
+from pytest_clusterqual.rank.layouts import build
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
@@ -63,6 +64,9 @@ def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any]
             tokens_per_step=work.tokens_per_step,
             losses=global_losses(ctx, warm.losses + timed.losses),
             data_digest=data.digest,
+            routing=job.routing(),
+            pipeline=job.pipeline_times(work.steps),
+            otherwise=job.otherwise,
         )
     )
 
@@ -72,7 +76,7 @@ def timed_steps(ctx: Context, job: Job, data: ByteData, steps: range) -> StepTim
     times = StepTimes()
     begin = start = time.perf_counter()
     for step in steps:
-        batches = data.batches(step, rank=ctx.rank, world_size=ctx.world_size)
+        batches = data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
         ready = time.perf_counter()
         loss = job.step(batches)
         ctx.synchronize()

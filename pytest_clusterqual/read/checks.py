@@ -98,8 +98,9 @@ def fabric_synchronization(
         where = ("fabric", "synchronization", index)
         if name not in known:
             yield where, f"got {shown(name)}, {did_you_mean(name, known)}"
-        elif untrained := Layout(**known[name].model_dump()).untrained:
-            yield where, f"got {shown(name)}: {untrained} cannot be trained in this version, want another layout"
+        elif odd := Layout(**known[name].model_dump()).unreplaceable:
+            text = f"the communication of {odd} cannot be left out of a step, want another layout"
+            yield where, f"got {shown(name)}: {text}"
         elif workload and workload.precision == "fp16" and known[name].fsdp:
             text = "with precision fp16 its ranks also exchange whether gradients overflow, want bf16 or fp32"
             yield where, f"got {shown(name)}: {text}"
@@ -166,14 +167,20 @@ def layout_degrees(layouts: Layouts, workload: WorkloadSection) -> Iterator[Faul
     model, length = workload.model, workload.sequence_length
     for index, layout in layouts:
         where = ("layouts", index)
-        for name in ("heads", "kv_heads", "ffn"):
+        for name in ("heads", "kv_heads") if model.experts else ("heads", "kv_heads", "ffn"):
             if getattr(model, name) % layout.tensor:
                 text = f"got {layout.tensor}, want a divisor of workload.model.{name} {getattr(model, name)}"
                 yield (*where, "tensor"), text
         if layout.pipeline > model.layers:
             yield (*where, "pipeline"), f"got {layout.pipeline}, want at most workload.model.layers {model.layers}"
+        elif (stages := layout.pipeline * layout.stages_per_rank) > model.layers:
+            text = f"want pipeline x stages_per_rank = {stages} to be at most workload.model.layers {model.layers}"
+            yield (*where, "stages_per_rank"), f"got {layout.stages_per_rank}, {text}"
         if layout.expert > 1 and not model.experts:
             yield (*where, "expert"), f"got {layout.expert}, want 1: workload.model.experts is 0"
+        elif model.experts % layout.expert:
+            text = f"got {layout.expert}, want a divisor of workload.model.experts {model.experts}"
+            yield (*where, "expert"), text
         if length % (parts := layout.context * layout.tensor):
             key = "context" if layout.context > 1 else "tensor"
             text = f"want context x tensor = {parts} to divide workload.sequence_length {length}"

@@ -138,6 +138,8 @@ class ScalingDemand(Demand):
     step_time: ScalingBound = None
     throughput: ScalingBound = None
     time_to_fixed_work: ScalingBound = None
+    bubble: ScalingBound = None
+    imbalance: ScalingBound = None
 
     def selectors(self) -> dict[str, Any]:
         return {"nodes": self.nodes, "layout": self.layout}

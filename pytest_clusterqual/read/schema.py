@@ -44,12 +44,6 @@ def _vocabulary(value: int) -> int:
     return value
 
 
-def _no_experts(value: int) -> int:
-    if value:
-        raise ValueError(f"got {value}: mixture of experts is not available in this version, want 0")
-    return value
-
-
 class Head(Section):
     version: int
     project: Name
@@ -107,9 +101,12 @@ class ModelSection(Section):
     kv_heads: Positive
     ffn: Positive
     vocab: Annotated[int, AfterValidator(_vocabulary)]
-    experts: Annotated[Natural, AfterValidator(_no_experts)] = 0
+    experts: Natural = 0
+    top_k: Positive = 1
 
     def faults(self) -> Iterator[Fault]:
+        if self.top_k > max(self.experts, 1):
+            yield ("top_k",), f"got {self.top_k}, want at most experts {self.experts}"
         if self.hidden % self.heads:
             yield ("heads",), f"got {self.heads}, want a divisor of hidden {self.hidden}"
         elif self.hidden // self.heads % 2:
@@ -122,6 +119,7 @@ class ModelSection(Section):
 class OptimizerSection(Section):
     name: Literal["adamw"]
     lr: Number
+    implementation: Literal["default", "foreach", "fused"] = "default"
 
 
 class DataSection(Section):
@@ -143,11 +141,21 @@ class WorkloadSection(Section):
 class LayoutSection(Section):
     name: Identifier
     fsdp: Literal["full", "grad-op", "hybrid", None] = None
-    activation_checkpointing: Literal["none", "full"] = "none"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
     tensor: Positive = 1
     pipeline: Positive = 1
     context: Positive = 1
     expert: Positive = 1
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    stages_per_rank: Positive = 1
+
+    def faults(self) -> Iterator[Fault]:
+        if self.schedule != "1f1b" and self.pipeline == 1:
+            yield ("schedule",), f"got {shown(self.schedule)}, want a pipeline of 2 or more with it"
+        elif self.schedule == "interleaved" and self.stages_per_rank == 1:
+            yield ("schedule",), f"got {shown(self.schedule)}, want stages_per_rank of 2 or more with it"
+        elif self.schedule != "interleaved" and self.stages_per_rank > 1:
+            yield ("stages_per_rank",), f"got {self.stages_per_rank}, want 1, or schedule: interleaved"
 
 
 class TargetSection(Section):

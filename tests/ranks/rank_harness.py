@@ -28,6 +28,7 @@ TINY = Workload(
 )
 DDP = {"name": "ddp"}
 FSDP = {"name": "fsdp", "fsdp": "full"}
+PATIENCE = 300.0  # seconds; a machine may have other work to do
 FSDP_AC = {"name": "fsdp-ac", "fsdp": "full", "activation_checkpointing": "full"}
 
 # The server imports torch once, before it has any thread, so a rank costs a fork.
@@ -70,8 +71,8 @@ def run_ranks(
 
 
 def _answer(process: Any, receiving: Any, survive_death: bool) -> Any:
-    if not receiving.poll(120):
-        raise Died(f"no answer from process {process.pid} after 120 s")
+    if not receiving.poll(PATIENCE):
+        raise Died(f"no answer from process {process.pid} after {PATIENCE} s")
     try:
         return receiving.recv()
     except EOFError:

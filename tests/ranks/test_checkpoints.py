@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,45 @@ def test_training_goes_on_as_if_never_stopped(tmp_path: Path, layout: dict[str, 
         assert before["idle"] is True
         assert after["step"] == 3
         assert after["losses"] == before["losses"]
+
+
+SPREAD: dict[str, dict[str, Any]] = {
+    "tensor-fsdp": {"tensor": 2, "fsdp": "full", "activation_checkpointing": "full"},
+    "tensor-replicas": {"tensor": 2},
+    "interleaved-hybrid": {"pipeline": 2, "schedule": "interleaved", "stages_per_rank": 2, "fsdp": "hybrid"},
+    "pipeline-context": {"pipeline": 2, "context": 2},
+    "expert-hybrid": {"expert": 2, "fsdp": "hybrid"},
+}
+EXPERTS = replace(TINY, model=replace(TINY.model, layers=4, experts=2))
+
+
+def save_load_and_go_on(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Per layout the losses after a save, of the job that was saved and of another that loaded it."""
+    ctx = replace(ctx, nproc_per_node=2)
+    group: Any = dist.new_group(backend="gloo")
+    data = ByteData.open(ctx, EXPERTS)
+    found = {}
+    for name, layout in SPREAD.items():
+        keeper = Checkpointer(folder=Path(folder) / name, group=group, mode="sync")
+        losses = []
+        for _ in ("saves", "loads"):
+            job = build(ctx, EXPERTS, from_json(Layout, {"name": name, **layout}))
+            for step in range(keeper.load(job) + 1, 4):
+                loss = job.step(data.batches(step, rank=job.data_rank, world_size=job.data_ranks))
+                if step == 2:
+                    keeper.save(job, step)
+                losses.append(loss)
+        found[name] = global_losses(ctx, losses)
+    return found
+
+
+@pytest.mark.slow
+def test_spread_parameters_come_back_to_where_they_were(tmp_path: Path) -> None:
+    for answer in run_ranks(save_load_and_go_on, tmp_path, nodes=["a", "a", "b", "b"], folder=str(tmp_path / "saved")):
+        assert answer.keys() == SPREAD.keys()
+        for name, losses in answer.items():
+            assert len(losses) == 3 + 1, name
+            assert losses[2] == losses[3] < losses[0], name
 
 
 def save_often(ctx: Any, *, folder: str, mode: str) -> Any:

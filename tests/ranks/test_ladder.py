@@ -16,8 +16,9 @@ from pytest_clusterqual.model.measurement import RankLadder
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.elision import Communication
+from pytest_clusterqual.rank.job import Job
 from pytest_clusterqual.rank.ladder import RUNGS, affordable, climb
-from pytest_clusterqual.rank.layouts import Job, build
+from pytest_clusterqual.rank.layouts import build
 from pytest_clusterqual.rank.training import global_losses
 
 STEPS = 3
@@ -36,7 +37,7 @@ def one_rank_alone(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str
         losses = []
         for step in range(1, STEPS + 1):
             communication.exchanged.clear()
-            losses.append(job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)))
+            losses.append(job.step(data.batches(step, rank=job.data_rank, world_size=job.data_ranks)))
         exchanged = [(each.collective, each.given, each.received) for each in communication.exchanged]
         if ctx.rank == 0:
             communication.mode = "none"
@@ -54,7 +55,7 @@ def trained(ctx: Any, *, workload: dict[str, Any], layouts: list[dict[str, Any]]
     for layout in layouts:
         job = build(ctx, work, from_json(Layout, layout))
         steps = range(1, STEPS + 1)
-        losses = [job.step(data.batches(step, rank=ctx.rank, world_size=ctx.world_size)) for step in steps]
+        losses = [job.step(data.batches(step, rank=job.data_rank, world_size=job.data_ranks)) for step in steps]
         found.append(global_losses(ctx, losses))
     return found
 
@@ -84,20 +85,29 @@ def test_real_steps_train_as_ever_and_elided_ones_need_no_other_rank(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_left_out_is_refused(tmp_path: Path) -> None:
-    workload = to_json(replace(TINY, precision="fp16"))
-    (answer, _) = run_ranks(climb, tmp_path, nodes=["a", "a"], workload=workload, layout=FSDP, **PLAN)
-    assert answer.startswith("ClusterQualError: precision fp16 with fsdp: the ranks also tell each other")
+@pytest.mark.parametrize(
+    ("precision", "layout", "message"),
+    [
+        ("fp16", FSDP, "precision fp16 with fsdp: the ranks also tell each other"),
+        ("fp32", {"name": "cp", "context": 2}, "layout cp: the communication of context cannot be left out of a step"),
+    ],
+)
+def test_what_cannot_be_left_out_is_refused(
+    tmp_path: Path, precision: Any, layout: dict[str, Any], message: str
+) -> None:
+    workload = to_json(replace(TINY, precision=precision))
+    (answer, _) = run_ranks(climb, tmp_path, nodes=["a", "a"], workload=workload, layout=layout, **PLAN)
+    assert answer.startswith(f"ClusterQualError: {message}")
 
 
 def late_rank(ctx: Any, **given: Any) -> Any:
     """The ladder where the last rank computes longer in every step."""
     genuine = Job._loss
 
-    def slow(self: Job, batch: Any) -> Any:
+    def slow(self: Job, *given: Any) -> Any:
         if ctx.rank == ctx.world_size - 1:
             time.sleep(LATE)
-        return genuine(self, batch)
+        return genuine(self, *given)
 
     Job._loss = slow  # type: ignore[method-assign]
     return climb(ctx, **given)

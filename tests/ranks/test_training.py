@@ -51,6 +51,21 @@ def test_every_step_of_the_fixed_work_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_routing_and_stages_are_kept_with_the_steps(tmp_path: Path) -> None:
+    workload = replace(TINY, model=replace(TINY.model, experts=2))
+    layout = {"name": "pp2", "pipeline": 2, "context": 2}
+    answers = run_ranks(fixed_work, tmp_path, nodes=["a"] * 4, workload=to_json(workload), layout=layout, warmup=1)
+    for result in (from_json(RankTraining, answer) for answer in answers):
+        assert result.routing is not None
+        assert [sum(tokens) for tokens in result.routing.tokens] == [5 * TINY.tokens_per_step] * TINY.model.layers
+        assert result.pipeline is not None
+        assert (result.pipeline.stages, result.pipeline.microbatches, len(result.pipeline.seconds)) == (2, 4, 4)
+        assert all(0 < own < step for own, step in zip(result.pipeline.computing, result.step_seconds, strict=True))
+        assert "keys and values of all tokens are gathered" in result.otherwise[0]
+        assert result.losses[-1] < result.losses[0]
+
+
+@pytest.mark.slow
 def test_a_diverging_job_is_no_measurement(tmp_path: Path) -> None:
     workload = replace(TINY, optimizer=replace(TINY.optimizer, lr=1e30))
     for answer in run_ranks(fixed_work, tmp_path, nodes=["a"], workload=to_json(workload), layout=DDP, warmup=1):
@@ -75,7 +90,7 @@ def test_data_time_and_step_time_are_told_apart() -> None:
         return torch.zeros(())
 
     ctx: Any = SimpleNamespace(rank=0, world_size=1, synchronize=lambda: None)
-    job: Any = SimpleNamespace(step=slow_step)
+    job: Any = SimpleNamespace(step=slow_step, data_rank=0, data_ranks=1)
     data: Any = SimpleNamespace(batches=slow_data)
     times = timed_steps(ctx, job, data, range(1, 4))
     assert times.data_seconds[0] < 0.02 <= times.data_seconds[1]
@@ -86,7 +101,7 @@ def test_data_time_and_step_time_are_told_apart() -> None:
 
 def test_the_instrument_costs_microseconds_a_step() -> None:
     ctx: Any = SimpleNamespace(rank=0, world_size=1, synchronize=lambda: None)
-    job: Any = SimpleNamespace(step=lambda batches: None)
+    job: Any = SimpleNamespace(step=lambda batches: None, data_rank=0, data_ranks=1)
     data: Any = SimpleNamespace(batches=lambda step, **kwargs: None)
     best = min(timed_steps(ctx, job, data, range(2000)).whole / 2000 for _ in range(5))
     assert best < 20e-6  # below 1 % of any step of 2 ms

@@ -27,6 +27,7 @@ def made(shape: ModelShape = SHAPE, seed: int = 1) -> Transformer:
         SHAPE,
         ModelShape(layers=3, hidden=48, heads=4, kv_heads=4, ffn=40, vocab=300),
         ModelShape(layers=1, hidden=64, heads=8, kv_heads=1, ffn=96, vocab=256),
+        ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, ffn=24, vocab=256, experts=3, top_k=2),
     ],
 )
 def test_it_has_the_parameters_that_the_shape_says(shape: ModelShape) -> None:
@@ -85,7 +86,7 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"experts": 2}, "workload.model.experts: got 2, want 0"),
+        ({"experts": 2, "top_k": 3}, "workload.model.top_k: got 3, want at most experts = 2"),
         ({"heads": 5}, "workload.model.hidden: got 32, want a multiple of 2 x heads = 10"),
         ({"kv_heads": 3}, "workload.model.heads: got 4, want a multiple of kv_heads = 3"),
     ],

@@ -124,15 +124,18 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     # The workload
     ("hidden: 256", "hiden: 256", ["5: workload.model.hidden: the key is missing",
      "5: workload.model.hiden: unknown key; did you mean hidden? want one of layers, hidden, heads, kv_heads, ffn, "
-     "vocab, experts"]),
+     "vocab, experts, top_k"]),
     ("hidden: 256", "hidden: 250", "5: workload.model.heads: got 4, want a divisor of hidden 250"),
     ("heads: 4", "heads: 256", "5: workload.model.hidden: got 256, want an even size a head for rotary positions, "
      "not 256 / 256 = 1"),
     ("kv_heads: 2", "kv_heads: 3", "5: workload.model.kv_heads: got 3, want a divisor of heads 4"),
     ("layers: 4", "layers: -4", "5: workload.model.layers: got -4, want at least 1"),
     ("vocab: 256", "vocab: 255", "5: workload.model.vocab: got 255, want at least 256: the data are bytes"),
-    ("experts: 0", "experts: 8",
-     "5: workload.model.experts: got 8: mixture of experts is not available in this version, want 0"),
+    ("experts: 0", "experts: -8", "5: workload.model.experts: got -8, want at least 0"),
+    ("experts: 0", "experts: 0, top_k: 2", "5: workload.model.top_k: got 2, want at most experts 0"),
+    ("experts: 0", "experts: 2, top_k: 3", "5: workload.model.top_k: got 3, want at most experts 2"),
+    ("lr: 3e-4", "lr: 3e-4, implementation: loop",
+     '6: workload.optimizer.implementation: got "loop", want default, foreach or fused'),
     ("name: adamw", "name: sgd", '6: workload.optimizer.name: got "sgd", want adamw'),
     ("lr: 3e-4", "lr: 0", "6: workload.optimizer.lr: got 0, want more than 0"),
     ("lr: 3e-4", "lr: fast", '6: workload.optimizer.lr: got "fast", want a number'),
@@ -166,7 +169,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("activation_checkpointing: full", "activation_checkpoint: full", "16: layouts[1].activation_checkpoint: unknown "
      "key; "
      "did you mean activation_checkpointing? want one of name, fsdp, activation_checkpointing, tensor, pipeline, "
-     "context, expert"),
+     "context, expert, schedule, stages_per_rank"),
     ("- {name: ddp}", "- {name: ddp, tensor: 0}", "15: layouts[0].tensor: got 0, want at least 1"),
     ("- {name: ddp}", "- {name: ddp, tensor: 4}", "15: layouts[0].tensor: got 4, want a divisor of "
      "workload.model.kv_heads 2"),
@@ -182,6 +185,15 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("- {name: ddp}", "- {name: ddp, tensor: 2, pipeline: 4}", "15: layouts[0].pipeline: got 4, want pipeline x "
      "context x tensor = 8 to be at most 4 = 2 node(s) x 2 rank(s)"),
     ("- {name: ddp}", "- {name: ddp, expert: 2}", "15: layouts[0].expert: got 2, want 1: workload.model.experts is 0"),
+    ("- {name: ddp}", "- {name: ddp, schedule: gpipe}",
+     '15: layouts[0].schedule: got "gpipe", want a pipeline of 2 or more with it'),
+    ("- {name: ddp}", "- {name: ddp, pipeline: 2, schedule: interleaved}",
+     '15: layouts[0].schedule: got "interleaved", want stages_per_rank of 2 or more with it'),
+    ("- {name: ddp}", "- {name: ddp, pipeline: 2, stages_per_rank: 2}",
+     "15: layouts[0].stages_per_rank: got 2, want 1, or schedule: interleaved"),
+    ("- {name: ddp}", "- {name: ddp, pipeline: 2, schedule: interleaved, stages_per_rank: 3}",
+     "15: layouts[0].stages_per_rank: got 3, want pipeline x stages_per_rank = 6 to be at most "
+     "workload.model.layers 4"),
     ("tokens: 2.0e+9", "tokens: many", '17: target.tokens: got "many", want a number'),
     ("time: 40 h", "time: 40 GiB", '17: target.time: got "40 GiB", want a time such as 20 s'),
     ("{tokens: 2.0e+9, time: 40 h}", "{tokens: 2.0e+9}", "17: target.time: the key is missing"),

@@ -166,7 +166,7 @@ def test_the_map_says_which_test_measures_an_exchange() -> None:
         ("ddp", "all_reduce", "1 group of 4 ranks over 2 nodes", "world", True),
         ("tp2", "all_gather", "2 groups of 2 ranks inside a node", "intra_node", True),
         ("tp2", "reduce_scatter", "2 groups of 2 ranks inside a node", "intra_node", True),
-        ("tp2", "all_reduce", "2 groups of 2 ranks over 2 nodes", "rails", True),
+        *[("tp2", "all_reduce", "2 groups of 2 ranks over 2 nodes", "rails", True)] * 2,  # of the blocks and the rest
     ]
     assert (found.nodes, found.nproc_per_node, found.untold) == (2, 2, {})
     assert mapped(DDP, nproc=1).flows[0].group == "world", "not one of those that are left out"

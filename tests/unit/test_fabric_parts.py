@@ -93,8 +93,8 @@ def test_named_layouts_are_taken_apart_where_ranks_can_wait(tmp_path: Path) -> N
     ("old", "new", "problem"),
     [
         ("[ddp, fsdp]", "[dpd]", 'fabric.synchronization[0]: got "dpd", did you mean ddp? want one of ddp, fsdp, cp'),
-        ("[ddp, fsdp]", "[ddp, cp]", 'fabric.synchronization[1]: got "cp": context cannot be trained in this version, '
-         "want another layout"),
+        ("[ddp, fsdp]", "[ddp, cp]", 'fabric.synchronization[1]: got "cp": the communication of context cannot be '
+         "left out of a step, want another layout"),
         ("[ddp, fsdp]\n", '[]\n  require: [{amplification: "<= 1.2"}]\n', "fabric.require[0].amplification: no step is "
          "taken apart to measure it, want the names of layouts in fabric.synchronization"),
         ("fsdp]\n", 'fsdp]\n  require: [{group: world, amplification: "<= 1.2"}]\n', "fabric.require[0].group: "

@@ -225,6 +225,15 @@ def test_an_expired_exception_is_no_problem_of_the_file() -> None:
     assert load(GOOD.replace("2027-03-01", "2001-01-01")).exceptions[0].until == datetime.date(2001, 1, 1)
 
 
+def test_experts_lie_on_ranks_that_divide_them(tmp_path: Path) -> None:
+    text = changed("experts: 0", "experts: 4, top_k: 2").replace("- {name: ddp}", "- {name: ddp, expert: 2}")
+    project = load(text, nodes=2)
+    assert (project.workload.model.experts, project.workload.model.top_k, project.layouts[0].expert) == (4, 2, 2)
+    assert problems_of(text.replace("experts: 4", "experts: 3"), nodes=2) == [
+        "clusterqual.yaml:15: layouts[0].expert: got 2, want a divisor of workload.model.experts 3"
+    ]
+
+
 @pytest.mark.parametrize(("old", "new", "expected"), BAD_EDITS, ids=[str(number) for number in range(len(BAD_EDITS))])
 def test_one_wrong_place_is_named_with_line_key_and_wish(old: str, new: str, expected: str | list[str]) -> None:
     lines = [expected] if isinstance(expected, str) else expected

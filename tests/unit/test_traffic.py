@@ -108,14 +108,18 @@ def test_rows_are_filled_up_after_tensor_ranks_have_split_them() -> None:
 
 def test_tensor_ranks_gather_and_scatter_activations_around_every_part_of_a_layer() -> None:
     activation, microbatches = 4 * 2 * 32 * 64, 8
-    halves = 4 * (4 * (2 * 64 + (BLOCK - 2 * 64) // 2) + 2 * TABLE // 2 + 64)
+    block = 4 * (2 * 64 + (BLOCK - 2 * 64) // 2)
+    halves = 4 * block + 4 * (2 * TABLE // 2 + 64)
     calls = microbatches * (4 * (2 + 2) + 2)  # forward and backward of four layers, and of embedding and head
     assert found(tensor=2) == {
         ("tensor", "all_gather"): [(activation, calls)], ("tensor", "reduce_scatter"): [(activation, calls)],
-        ("replicate", "all_reduce"): [(halves, 1)],
+        ("replicate", "all_reduce"): [(block, 4), (halves - 4 * block, 1)],
     }  # fmt: skip
     again = found(tensor=2, activation_checkpointing="full")
     assert again["tensor", "all_gather"] == [(activation, calls + microbatches * 4 * 2)]
+    # What a repeated forward would end with is not needed again.
+    assert again["tensor", "reduce_scatter"] == [(activation, calls + microbatches * 4)]
+    assert found(tensor=2, activation_checkpointing="selective") == found(tensor=2)
 
 
 # What two tensor ranks exchange in the forward pass of a prompt, as an all_reduce a part of a layer.
@@ -155,24 +159,46 @@ def test_stages_hand_on_activations_and_the_fullest_one_counts() -> None:
     assert found(pipeline=2, tensor=2)["pipeline", "send_recv"] == [(activation // 2, 16)]
 
 
-def test_context_ranks_pass_keys_and_values_around() -> None:
-    both, microbatches = 2 * 4 * (2 * 32 // 2) * 2 * 16, 8
+def test_sharded_stages_stay_gathered_from_a_backward_to_the_next_forward() -> None:
+    block, last = 4 * BLOCK, 4 * (TABLE + 64)
+    gathered = {"full": [(block, 2 * (8 + 1)), (last, 1)], "grad-op": [(block, 2), (last, 1)]}
+    for fsdp, expected in gathered.items():
+        assert found(world=4, workload=replace(WORKLOAD, global_batch=32), pipeline=2, fsdp=fsdp) == {
+            ("shard", "all_gather"): expected, ("shard", "reduce_scatter"): [(block, 2), (last, 1)],
+            ("pipeline", "send_recv"): [(4 * 2 * 32 * 64, 8)],
+        }  # fmt: skip
+
+
+def test_interleaved_stages_hand_on_more_often() -> None:
+    interleaved = found(pipeline=2, schedule="interleaved", stages_per_rank=2)
+    assert interleaved == {**found(pipeline=2), ("pipeline", "send_recv"): [(4 * 2 * 32 * 64, 8 * 3)]}
+
+
+def test_context_ranks_gather_keys_and_values() -> None:
+    both, microbatches = 2 * 4 * (2 * 32) * 2 * 16, 8
     assert found(context=2) == {
-        ("context", "send_recv"): [(both, microbatches * 4 * (1 + 1 + 2))],  # forward, backward, gradients
+        ("context", "all_gather"): [(both, microbatches * 4)],
+        ("context", "reduce_scatter"): [(both, microbatches * 4)],
         ("replicate", "all_reduce"): [(4 * SHAPE.parameters, 1)],
-    }
+    }  # fmt: skip
     again = found(context=2, activation_checkpointing="full")
-    assert again["context", "send_recv"] == [(both, microbatches * 4 * (1 + 1 + 1 + 2))]
+    assert again["context", "all_gather"] == [(both, microbatches * 4 * 2)]
+    assert again["context", "reduce_scatter"] == [(both, microbatches * 4)]
+    assert found(context=8, fsdp="full", workload=replace(WORKLOAD, global_batch=8)).keys() == {
+        ("context", "all_gather"), ("context", "reduce_scatter"), ("shard", "all_gather"), ("shard", "reduce_scatter"),
+    }  # fmt: skip
 
 
 def test_experts_get_tokens_unevenly_and_their_numbers_evenly() -> None:
-    experts = replace(WORKLOAD, model=replace(SHAPE, experts=8))
+    experts = replace(WORKLOAD, model=replace(SHAPE, experts=8, top_k=2))
     expected = {
         ("expert", "all_to_all"): [(8 * 8, 4 * 4)],
-        ("expert", "all_to_all_v"): [(4 * 2 * 32 * 64, 4 * 4 * (2 + 2))],
+        ("expert", "all_to_all_v"): [(2 * 4 * 2 * 32 * 64, 4 * 4 * (2 + 2))],
+        ("replicate", "all_reduce"): [(4 * (2 * 64 + 64 * 192 + 8 * 64), 4), (4 * (2 * TABLE + 64), 1)],
     }
-    assert expected.items() <= found(workload=experts, expert=4).items()
-    assert found(expert=4) == found(), "a model without experts sends them nothing"
+    assert found(workload=experts, expert=4) == expected
+    whole = found(workload=experts)["replicate", "all_reduce"]
+    assert sum(size * calls for size, calls in whole) == 4 * experts.model.parameters, "all copies have all experts"
 
 
 def test_one_rank_exchanges_nothing() -> None:

@@ -1,0 +1,55 @@
+"""Activation checkpointing: memory bought with a second forward of every layer."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from pytest_clusterqual.rank.experts import uncounted
+from pytest_clusterqual.rank.transformer import Attention, Block, FeedForward, Transformer
+
+COMMUNICATION = "_c10d_functional"
+DEAR = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def recompute(model: Transformer, kind: Literal["none", "selective", "full"]) -> None:
+    """Keep less for the gradients: only the input of every block, or also the results that are dear to repeat.
+
+    Selective regions end at attention and feed-forwards: torch repeats them operation by operation, and
+    would trip over the communication of a mixture of experts.
+    """
+    if kind == "none":
+        return
+    regions, contexts = {"full": (Block, _everything), "selective": ((Attention, FeedForward), _what_is_cheap)}[kind]
+    apply_activation_checkpointing(
+        model,
+        checkpoint_wrapper_fn=partial(checkpoint_wrapper, preserve_rng_state=False, context_fn=contexts),
+        check_fn=lambda module: isinstance(module, regions),  # type: ignore[arg-type]
+    )
+
+
+def _everything() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), uncounted()
+
+
+def _what_is_cheap() -> Any:
+    return create_selective_checkpoint_contexts(_policy)
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    dear = operation in DEAR or operation.namespace == COMMUNICATION
+    return CheckpointPolicy.MUST_SAVE if dear else CheckpointPolicy.PREFER_RECOMPUTE
