@@ -19,7 +19,8 @@ from pytest_clusterqual.judge.pair_causes import Screening, screen
 from pytest_clusterqual.judge.pairs import judge_pairs
 from pytest_clusterqual.judge.sweeps import GroupTimes
 from pytest_clusterqual.judge.waits import late_ranks
-from pytest_clusterqual.model.measurement import Conditions, PairsMeasurement, PairTiming
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import PairsMeasurement, PairTiming
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding
 from pytest_clusterqual.model.tournament import meetings, turns_for

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_clusterqual.judge.sweeps import Call
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.tournament import meetings, turns_for
 
 Kind = Literal["nothing", "node", "NIC", "rail", "link", "colliding paths", "contention"]

@@ -26,17 +26,19 @@ from pytest_clusterqual.judge.reported import judge_reported
 from pytest_clusterqual.judge.scaling import judge_scaling
 from pytest_clusterqual.judge.synchronization import judge_synchronization
 from pytest_clusterqual.judge.waiting_causes import LEAST_ROUNDS
-from pytest_clusterqual.model.measurement import (
+from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
+    PairsMeasurement,
+    PlacementMeasurement,
+    ReportedMeasurement,
+    SynchronizationMeasurement,
+)
+from pytest_clusterqual.model.measurement import (
     FullRunMeasurement,
     Measurement,
     MemoryMeasurement,
     NodesMeasurement,
-    PairsMeasurement,
-    PlacementMeasurement,
-    ReportedMeasurement,
     ScalingMeasurement,
-    SynchronizationMeasurement,
 )
 from pytest_clusterqual.model.project import FabricPlan, Project
 from pytest_clusterqual.model.rank_map import Arrangement

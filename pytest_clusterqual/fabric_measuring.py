@@ -11,10 +11,8 @@ from random import Random
 
 from pytest_clusterqual.measuring import Clock, conditions_of, heavier, map_name, parse
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.groups import Groups, groups_of
-from pytest_clusterqual.model.hardware import NodeHardware
-from pytest_clusterqual.model.measurement import (
-    Conditions,
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     Placement,
     PlacementMeasurement,
@@ -22,6 +20,8 @@ from pytest_clusterqual.model.measurement import (
     RankLadder,
     SynchronizationMeasurement,
 )
+from pytest_clusterqual.model.groups import Groups, groups_of
+from pytest_clusterqual.model.hardware import NodeHardware
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy, arrange
 from pytest_clusterqual.model.topology import Links, found_links
 from pytest_clusterqual.model.workload import Layout

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_clusterqual import criteria
 from pytest_clusterqual.errors import ClusterQualError, ReadError
 from pytest_clusterqual.judge.reported import judge_reported
-from pytest_clusterqual.model.measurement import ReportedMeasurement
+from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.project import FabricPlan, GroupKind, Project
 from pytest_clusterqual.model.record import SCHEMA, Record
 from pytest_clusterqual.read.nccl_tests import read_nccl_tests

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.measurement import (
-    Conditions,
     FullRunMeasurement,
     MemoryMeasurement,
     NodesMeasurement,

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pytest_clusterqual.fabric_measuring import links_of
 from pytest_clusterqual.measuring import Clock, conditions_of, heavier, parse
-from pytest_clusterqual.model.measurement import FabricMeasurement, PairsMeasurement, PairTiming
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement, PairTiming
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.tournament import meetings, turns_for
 from pytest_clusterqual.session import Session

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from pytest_clusterqual.fabric_measuring import asked_algorithm, links_of
 from pytest_clusterqual.measuring import Clock
-from pytest_clusterqual.model.measurement import Conditions, ReportedMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.read.nccl_tests import read_nccl_tests
 from pytest_clusterqual.read.reported import ReportedRun
 from pytest_clusterqual.reported_runs import together

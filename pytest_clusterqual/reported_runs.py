@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.model.measurement import Conditions, ReportedMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.project import COLLECTIVES
 from pytest_clusterqual.read.reported import ReportedRun
 

@@ -18,7 +18,8 @@ from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.leases import Lease, Leases
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Measurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.measurement import CRITERIA, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.network_map import network_map

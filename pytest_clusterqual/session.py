@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, NodePlan
 from pytest_clusterqual.launch.surveys import survey
+from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.hardware import NodeHardware
-from pytest_clusterqual.model.measurement import Conditions, Load
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.rank_map import Arrangement, arrange, surrounded
 from pytest_clusterqual.model.telemetry import NodeTelemetry, summarize

@@ -8,7 +8,7 @@ from enum import Enum
 
 from pytest_clusterqual.judge.pair_causes import Cause, Screening, screen, sound
 from pytest_clusterqual.judge.statistics import median, ratio_interval
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.record import Interval
 
 MOST_TRIED = 8  # causes; each costs a few exchanges while all other nodes are idle

@@ -9,7 +9,7 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
 from pytest_clusterqual.judge.statistics import median, ratio_interval
 from pytest_clusterqual.judge.sweeps import GroupTimes, Size, group_times
-from pytest_clusterqual.model.measurement import FabricMeasurement
+from pytest_clusterqual.model.fabric import FabricMeasurement
 from pytest_clusterqual.model.record import Interval
 
 

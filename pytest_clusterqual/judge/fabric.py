@@ -16,7 +16,7 @@ from pytest_clusterqual.judge.pairs import point_at_links
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.judge.sweeps import Size, size_label
 from pytest_clusterqual.judge.waits import EVERYBODY_WAITS, rank_waits
-from pytest_clusterqual.model.measurement import FabricMeasurement
+from pytest_clusterqual.model.fabric import FabricMeasurement
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement

@@ -12,7 +12,7 @@ from pytest_clusterqual.judge.judgement import rank_name
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.judge.sweeps import GroupTimes, Size
 from pytest_clusterqual.judge.waits import Late, late_nodes, late_ranks
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 
 SLOW = 1.5  # times the median of the others

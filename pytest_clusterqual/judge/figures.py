@@ -12,7 +12,8 @@ from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.judge.sweeps import GroupTimes, Size, sizes_of, sweep_groups
 from pytest_clusterqual.judge.waits import EVERYBODY_WAITS, shared_waits
 from pytest_clusterqual.model.busbw import busbw_factor
-from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import FabricMeasurement
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding
 from pytest_clusterqual.model.requirement import Requirement

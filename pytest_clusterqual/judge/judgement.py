@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.statistics import minimum_samples, samples_needed
-from pytest_clusterqual.model.measurement import Conditions, Load
+from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.record import Demand, Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
-from pytest_clusterqual.model.measurement import Conditions, SynchronizationMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import SynchronizationMeasurement
 
 if TYPE_CHECKING:
     import numpy as np

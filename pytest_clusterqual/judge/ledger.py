@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
-from pytest_clusterqual.model.measurement import Conditions, FullRunMeasurement, Mark, RankRun, Span
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.measurement import FullRunMeasurement, Mark, RankRun, Span
 
 CATEGORIES = (
     "init",

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import Case, demand, judge_missing, judge_quantity
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.expected import Algorithm, Expected, as_algbw, expected_busbw, recorded_algorithm
 from pytest_clusterqual.model.groups import Groups
-from pytest_clusterqual.model.measurement import Conditions
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement

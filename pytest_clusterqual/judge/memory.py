@@ -10,7 +10,8 @@ from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import Case, applicable, check_ranks, judge_each, rank_name
 from pytest_clusterqual.judge.statistics import median
-from pytest_clusterqual.model.measurement import Conditions, MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.measurement import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import Finding, Interval, Judgement
 from pytest_clusterqual.model.requirement import Requirement
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_clusterqual.judge.statistics import median, spread
 from pytest_clusterqual.judge.two_way import TwoWay, Way, fit
-from pytest_clusterqual.model.measurement import Conditions, PairTiming
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import PairTiming
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.confirming import Alone, times_slower, tried_alone
 from pytest_clusterqual.judge.pair_causes import WAYS, Cause, rates, screen, sound
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.record import Finding, Interval
 
 UNDECIDED = "cannot be decided"

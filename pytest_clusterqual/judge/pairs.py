@@ -12,8 +12,9 @@ from pytest_clusterqual.judge.judgement import Case, applicable, judge_missing, 
 from pytest_clusterqual.judge.pair_causes import LEAST_NODES, Screening, least_of, rates, screen
 from pytest_clusterqual.judge.pair_findings import UNDECIDED, show_range, suspects
 from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.expected import expected_busbw
-from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, PairsMeasurement, PairTiming
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement, PairTiming
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement

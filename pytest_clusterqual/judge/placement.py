@@ -12,8 +12,8 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_each
 from pytest_clusterqual.judge.statistics import LEVEL, chance, median, median_interval, minimum_samples
 from pytest_clusterqual.judge.sweeps import size_label, sizes_of
+from pytest_clusterqual.model.fabric import FabricMeasurement, Placement, PlacementMeasurement
 from pytest_clusterqual.model.hardware import PATH_CLASSES
-from pytest_clusterqual.model.measurement import FabricMeasurement, Placement, PlacementMeasurement
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement
 

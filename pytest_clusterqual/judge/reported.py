@@ -19,8 +19,8 @@ from pytest_clusterqual.judge.level import level_of
 from pytest_clusterqual.judge.statistics import median, minimum_samples
 from pytest_clusterqual.judge.sweeps import GroupTimes, Size, size_label
 from pytest_clusterqual.model.busbw import busbw_factor
+from pytest_clusterqual.model.fabric import ReportedMeasurement, ReportedSweep, ReportedTiming
 from pytest_clusterqual.model.groups import Groups, groups_of
-from pytest_clusterqual.model.measurement import ReportedMeasurement, ReportedSweep, ReportedTiming
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES

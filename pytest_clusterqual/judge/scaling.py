@@ -18,7 +18,8 @@ from pytest_clusterqual.judge.judgement import (
 )
 from pytest_clusterqual.judge.layout import expert_imbalance, notes, pipeline_bubble
 from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval, slowest, steady_start
-from pytest_clusterqual.model.measurement import Load, RankTraining, ScalingMeasurement, ScalingRun
+from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.measurement import RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Interval, Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 

@@ -10,8 +10,9 @@ from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
 from pytest_clusterqual.judge.statistics import median, slowest
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.groups import Groups, groups_of
-from pytest_clusterqual.model.measurement import CollectiveTiming, Conditions, FabricMeasurement, RankFabric
 
 Round = dict[int, RankFabric]
 # One call as every rank of a group saw it: its seconds on each, in the order of the group.

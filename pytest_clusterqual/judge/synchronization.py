@@ -7,7 +7,7 @@ from pytest_clusterqual.judge.judgement import Case, applicable, judge_each
 from pytest_clusterqual.judge.ladder import RUNGS, expected_slowest, reduced
 from pytest_clusterqual.judge.statistics import median, ratio_interval
 from pytest_clusterqual.judge.waiting_causes import causes
-from pytest_clusterqual.model.measurement import SynchronizationMeasurement
+from pytest_clusterqual.model.fabric import SynchronizationMeasurement
 from pytest_clusterqual.model.project import FabricPlan
 from pytest_clusterqual.model.record import Judgement
 

@@ -10,7 +10,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.judge.ladder import Ladder
 from pytest_clusterqual.judge.odd_ranks import CHANCE, DRAWS, odd_ranks
 from pytest_clusterqual.judge.statistics import chance, median, ratio_interval, spread
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Finding, Interval
 
 if TYPE_CHECKING:

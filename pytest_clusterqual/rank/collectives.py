@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.measurement import CollectiveTiming, RankFabric
+from pytest_clusterqual.model.fabric import CollectiveTiming, RankFabric
 from pytest_clusterqual.rank.exchange import ELEMENT, Exchange
 from pytest_clusterqual.rank.training import meet
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankLadder
+from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.elision import Communication, Mode, payload

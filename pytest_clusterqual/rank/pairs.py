@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.groups import Groups
-from pytest_clusterqual.model.measurement import PairTiming
 from pytest_clusterqual.model.tournament import meetings, turns_for
 from pytest_clusterqual.rank.training import meet
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pytest_clusterqual.model.measurement import ReportedSweep, ReportedTiming
+from pytest_clusterqual.model.fabric import ReportedSweep, ReportedTiming
 from pytest_clusterqual.read.reported_ranks import Row, understood
 
 _PROGRAM = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 from junitparser import Error, Failure, JUnitXml, Properties, Property, Skipped, TestCase, TestSuite
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.terminal import failure_message

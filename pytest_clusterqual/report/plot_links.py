@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.measurement import FabricMeasurement, PairsMeasurement, PairTiming
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement, PairTiming
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.plot_style import BLACK, LIGHT, Picture, circumstances, room_for, scale_of
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pytest_clusterqual.model.measurement import Conditions, FabricMeasurement, Measurement, PairsMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement
+from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.plot_links import links

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.measurement import CRITERIA, Conditions, Load
+from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.table import GAP, STYLES, distance, filled, severity, table, words

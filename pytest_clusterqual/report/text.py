@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Finding, Judgement
 from pytest_clusterqual.model.telemetry import NodeTelemetry
 

@@ -20,7 +20,7 @@ from pytest_clusterqual.launch.perf import PROGRAMS, TETHER, commands, program, 
 from pytest_clusterqual.launch.plan import Launcher, NodePlan
 from pytest_clusterqual.launch.slurm import SlurmLauncher
 from pytest_clusterqual.launch.ssh import SshLauncher
-from pytest_clusterqual.model.measurement import ReportedMeasurement
+from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.session import Session

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_clusterqual import fixtures
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Demand, Finding, Interval, Judgement, Record, Verdict
 
 

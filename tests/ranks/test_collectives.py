@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rank_harness import run_ranks
 
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.measurement import RankFabric
+from pytest_clusterqual.model.fabric import RankFabric
 from pytest_clusterqual.model.project import COLLECTIVES
 from pytest_clusterqual.rank import collectives
 from pytest_clusterqual.rank.collectives import sweep

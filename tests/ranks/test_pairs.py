@@ -12,7 +12,7 @@ import torch.distributed as dist
 from rank_harness import run_ranks
 
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.rank.pairs import exchange
 
 PAUSE = 0.2

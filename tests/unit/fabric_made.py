@@ -9,7 +9,8 @@ from random import Random
 from made import STARTED, conditions, demand, record
 
 from pytest_clusterqual.model.busbw import busbw_factor
-from pytest_clusterqual.model.measurement import Conditions, Load, PairsMeasurement, PairTiming
+from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.fabric import PairsMeasurement, PairTiming
 from pytest_clusterqual.model.record import Interval, Record, Verdict
 
 MIB = 1 << 20

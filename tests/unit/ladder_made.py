@@ -8,7 +8,7 @@ from random import Random
 
 from made import conditions
 
-from pytest_clusterqual.model.measurement import RankLadder, SynchronizationMeasurement
+from pytest_clusterqual.model.fabric import RankLadder, SynchronizationMeasurement
 
 STEP = 0.1
 OPTIMIZER = 0.1  # the part of a step after the ranks have waited for each other

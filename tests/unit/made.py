@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_clusterqual.model.measurement import Conditions, Load, MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.measurement import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import SCHEMA, Demand, Finding, Interval, Judgement, Record, Verdict
 
 RUN = "20261130T014824Z"

@@ -8,7 +8,7 @@ from itertools import permutations
 from random import Random
 
 from pytest_clusterqual.judge.confirming import to_confirm
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.tournament import opponent, turns_of
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from random import Random
 
 from made import conditions
 
-from pytest_clusterqual.model.measurement import CollectiveTiming, Placement, PlacementMeasurement, RankFabric
+from pytest_clusterqual.model.fabric import CollectiveTiming, Placement, PlacementMeasurement, RankFabric
 
 KIB, MIB = 1 << 10, 1 << 20
 NODES = {"block": "aabb", "cyclic": "abab", "nic-near": "aabb"}

@@ -9,8 +9,8 @@ from typing import Any
 from made import conditions
 
 from pytest_clusterqual.judge.sweeps import GroupTimes
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.groups import Groups
-from pytest_clusterqual.model.measurement import CollectiveTiming, FabricMeasurement, RankFabric
 
 MIB = 1024 * 1024
 ROUNDS, CALLS, SAMPLES = 6, 16, 3

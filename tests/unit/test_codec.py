@@ -14,17 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import (
-    CollectiveTiming,
-    Conditions,
-    FabricMeasurement,
-    FullRunMeasurement,
-    Load,
-    Mark,
-    RankFabric,
-    RankRun,
-    Span,
-)
+from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
+from pytest_clusterqual.model.measurement import FullRunMeasurement, Mark, RankRun, Span
 from pytest_clusterqual.model.record import Demand, Finding, Interval, Judgement, Record, Verdict, worst
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
 from pytest_clusterqual.read.project import load_project

@@ -16,9 +16,9 @@ from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import ProjectFileError
 from pytest_clusterqual.fabric_measuring import placement
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.measurement import (
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import (
     CollectiveTiming,
-    Conditions,
     PlacementMeasurement,
     RankFabric,
     RankLadder,

@@ -9,7 +9,7 @@ import pytest
 from nccl_tests_made import log, report, runs, steady
 
 from pytest_clusterqual.cli import main
-from pytest_clusterqual.model.measurement import ReportedMeasurement
+from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.runs import RunFolder
 

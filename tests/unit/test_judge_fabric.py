@@ -15,7 +15,8 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.sweeps import size_label
 from pytest_clusterqual.model.busbw import busbw_factor
-from pytest_clusterqual.model.measurement import CollectiveTiming, FabricMeasurement, Load, RankFabric
+from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.topology import Links
 

@@ -22,7 +22,7 @@ from pytest_clusterqual.judge.judgement import (
     rank_name,
     worst_load,
 )
-from pytest_clusterqual.model.measurement import Load
+from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 

@@ -12,13 +12,7 @@ from made import conditions
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.layout import expert_imbalance, ideal_bubble, pipeline_bubble
 from pytest_clusterqual.judge.scaling import judge_scaling
-from pytest_clusterqual.model.measurement import (
-    PipelineTimes,
-    RankTraining,
-    Routing,
-    ScalingMeasurement,
-    ScalingRun,
-)
+from pytest_clusterqual.model.measurement import PipelineTimes, RankTraining, Routing, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Verdict
 
 TIMES = PipelineTimes(

@@ -15,7 +15,8 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.pair_findings import UNDECIDED, suspects
 from pytest_clusterqual.judge.pairs import point_at_links, worth_asking
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import FabricMeasurement, Load, PairTiming
+from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairTiming
 from pytest_clusterqual.model.record import Finding, Verdict
 
 NODE, SENDING, RECEIVING = "slow link of a node", "slow link of a node, sending", "slow link of a node, receiving"

@@ -12,7 +12,7 @@ from placement_made import MIB, placed
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.placement import judge_placement
-from pytest_clusterqual.model.measurement import PlacementMeasurement
+from pytest_clusterqual.model.fabric import PlacementMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 
 ALIKE = {"block": 1.0, "cyclic": 1.0}

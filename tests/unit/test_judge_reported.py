@@ -13,7 +13,7 @@ from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.reported import judge_reported
-from pytest_clusterqual.model.measurement import ReportedMeasurement, ReportedSweep, ReportedTiming
+from pytest_clusterqual.model.fabric import ReportedMeasurement, ReportedSweep, ReportedTiming
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.topology import Links
 

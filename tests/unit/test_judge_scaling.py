@@ -11,7 +11,8 @@ from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.scaling import different_regime, judge_scaling
-from pytest_clusterqual.model.measurement import Load, RankTraining, ScalingMeasurement, ScalingRun
+from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.measurement import RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Verdict
 
 NOISE = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0)

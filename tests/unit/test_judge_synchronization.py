@@ -15,7 +15,8 @@ from made import conditions
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.ladder import expected_slowest
 from pytest_clusterqual.judge.synchronization import judge_synchronization
-from pytest_clusterqual.model.measurement import Load, SynchronizationMeasurement
+from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.fabric import SynchronizationMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 
 SEEDS = range(4)

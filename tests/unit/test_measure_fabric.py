@@ -15,7 +15,8 @@ from project_files import SMALL
 
 from pytest_clusterqual.fabric_measuring import asked_algorithm, fabric
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.measurement import CollectiveTiming, Conditions, FabricMeasurement, RankFabric
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.topology import Links
 from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.read.project import load_project

@@ -19,13 +19,8 @@ from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import JobError
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.measurement import (
-    CollectiveTiming,
-    Conditions,
-    FabricMeasurement,
-    PairsMeasurement,
-    RankFabric,
-)
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, PairsMeasurement, RankFabric
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.session import Session

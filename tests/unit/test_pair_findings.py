@@ -10,7 +10,7 @@ from pairs_made import Ends, exchanged, names, of_node, turn_of, with_second_rou
 
 from pytest_clusterqual.judge.confirming import to_confirm
 from pytest_clusterqual.judge.pair_findings import UNDECIDED, suspects
-from pytest_clusterqual.model.measurement import PairTiming
+from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.record import Finding
 
 LEAST = 0.03

@@ -15,7 +15,7 @@ from made import conditions, judgement, record, without_value
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pytest_clusterqual.model.measurement import FabricMeasurement, PairTiming
+from pytest_clusterqual.model.fabric import FabricMeasurement, PairTiming
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.report import plots
 from pytest_clusterqual.report.plot_links import links

@@ -16,7 +16,7 @@ from made import conditions, judgement, record
 from pytest_clusterqual.launch import telemetry
 from pytest_clusterqual.launch.telemetry import THROTTLE, Sampler
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import Conditions
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.telemetry import POWER_CAP, NodeTelemetry, Range, summarize
 from pytest_clusterqual.report.terminal import failure_message, summary
 
