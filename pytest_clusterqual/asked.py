@@ -7,6 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ _FILE = "clusterqual.yaml"
 _SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted."""
 
@@ -43,8 +44,9 @@ class Asked:
             return options.hosts[: self.nodes]
         return tuple(f"node{index}" for index in range(self.nodes))
 
+    @cached_property
     def network_map(self) -> NetworkMap:
-        """What the layouts exchange on this many ranks."""
+        """What the layouts exchange on this many ranks; of thousands it takes seconds."""
         return Needs(self.project, nodes=self.nodes, nproc_per_node=self.nproc_per_node).network_map()
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,7 +260,7 @@ def _judge(arguments: argparse.Namespace) -> int:
             )
             for judgement in criteria.judge(project, measurement)
         ]
-    records += [replace(record) for record in folder.records() if record.measurement is None]
+    records += [record for record in folder.records() if record.measurement is None]
     return _print(folder, records)
 
 

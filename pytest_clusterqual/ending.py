@@ -64,7 +64,7 @@ class Ending:
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
         if any(test.criterion == "fabric" for test in tests.values()):
-            for line in traffic_lines(self._asked.network_map()):
+            for line in traffic_lines(self._asked.network_map):
                 reporter.write_line(f"traffic  {line}")
         left_out = Counter(test.inapplicable for test in tests.values() if test.inapplicable)
         for reason, count in left_out.items():

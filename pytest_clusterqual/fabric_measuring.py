@@ -28,7 +28,7 @@ from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
 
-_SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
+SAMPLE_SECONDS = 0.01  # one fabric sample; long against the clock, short against the budget
 _MOST_ALONE = 8  # groups of a kind that are also measured one at a time
 _CALLS_ALONE = 30  # of one size, about
 
@@ -55,7 +55,7 @@ def fabric(
 
     def swept(at_work: Groups, sizes: Sequence[int], done: int, *, alone: bool = False) -> tuple[RankFabric, ...]:
         args = {
-            "collective": collective, "groups": at_work, "sizes": list(sizes), "seconds": _SAMPLE_SECONDS,
+            "collective": collective, "groups": at_work, "sizes": list(sizes), "seconds": SAMPLE_SECONDS,
             "alone": alone,
         }  # fmt: skip
         results = session.run(
@@ -113,7 +113,7 @@ def placement(
             group, [seat.node for seat in seats], layouts=session.project.layouts,
             nproc_per_node=session.nproc_per_node,
         )  # fmt: skip
-        args = {"collective": collective, "groups": groups, "sizes": list(sizes), "seconds": _SAMPLE_SECONDS}
+        args = {"collective": collective, "groups": groups, "sizes": list(sizes), "seconds": SAMPLE_SECONDS}
         results = session.run(
             "pytest_clusterqual.rank.collectives:sweep", args, arrangement=rank_map, fresh=True,
             what=f"{collective} in {group} under {rank_map}", progress=(len(made), len(order)),
@@ -197,7 +197,7 @@ def _turns(session: Session, groups: Groups, first: Sequence[RankFabric], rounds
     """
     assert session.project.fabric is not None
     slowest = max((max(rank.timings[-1].seconds) for rank in first if rank.timings), default=0.0)
-    turn = max(_CALLS_ALONE * slowest, 5 * _SAMPLE_SECONDS)
+    turn = max(_CALLS_ALONE * slowest, 5 * SAMPLE_SECONDS)
     limit = session.project.launcher.job_timeout / 2
     if len(groups) < 2 or turn > limit:
         return ()

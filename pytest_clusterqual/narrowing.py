@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from pytest_clusterqual.errors import ClusterQualError, JobError, LaunchError
-from pytest_clusterqual.fabric_measuring import groups_in
+from pytest_clusterqual.fabric_measuring import SAMPLE_SECONDS, groups_in
 from pytest_clusterqual.judge.bisection import LEAST_NODES, Group, conclude, search
 from pytest_clusterqual.session import Session
 
-_SAMPLE_SECONDS = 0.01
 _SHARE_OF_TIMEOUT = 1 / 4  # one pass over few sizes; on part of the nodes a job ends long before its limit, or never
 _once: WeakSet[Session] = WeakSet()
 
@@ -59,7 +58,7 @@ def _try(session: Session, nodes: Group, collective: str, sizes: Sequence[int]) 
     session.use(nodes)
     args = {
         "collective": collective, "groups": groups_in(session, "world", "block"), "sizes": [min(sizes), max(sizes)],
-        "seconds": _SAMPLE_SECONDS, "alone": False,
+        "seconds": SAMPLE_SECONDS, "alone": False,
     }  # fmt: skip
     timeout = session.project.launcher.job_timeout * _SHARE_OF_TIMEOUT
     what = f"{collective} on {len(nodes)} nodes"

@@ -125,7 +125,7 @@ class Qualification:
                 self.folder = open_folder(self.config, self.asked, simulated=launcher.simulated)
             self.folder.select(self._tests)
             if any(test.criterion == "fabric" for test in self._tests.values()):
-                self.folder.add_text("network-map.txt", network_map(self.asked.network_map(), width=_MAP_WIDTH) + "\n")
+                self.folder.add_text("network-map.txt", network_map(self.asked.network_map, width=_MAP_WIDTH) + "\n")
             self._kept = _usable(self.folder)
         except BaseException:
             launcher.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -173,3 +173,22 @@ class Layout:
         """What of this layout communicates in a way that cannot be left out of a step; empty if nothing does."""
         odd = [name for name in ("tensor", "pipeline", "context", "expert") if getattr(self, name) > 1]
         return ", ".join(odd + (["fsdp: hybrid"] if self.fsdp == "hybrid" else []))
+
+    def misfits(self, model: ModelShape, sequence_length: int) -> Iterator[tuple[str, str]]:
+        """What the layout cuts and is not there in that many equal parts: its key, what was got and what is wanted."""
+        for name in ("heads", "kv_heads") if model.experts else ("heads", "kv_heads", "ffn"):
+            if getattr(model, name) % self.tensor:
+                yield "tensor", f"got {self.tensor}, want a divisor of workload.model.{name} {getattr(model, name)}"
+        if self.pipeline > model.layers:
+            yield "pipeline", f"got {self.pipeline}, want at most workload.model.layers {model.layers}"
+        elif self.stages > model.layers:
+            text = f"want pipeline x stages_per_rank = {self.stages} to be at most workload.model.layers {model.layers}"
+            yield "stages_per_rank", f"got {self.stages_per_rank}, {text}"
+        if self.expert > 1 and not model.experts:
+            yield "expert", f"got {self.expert}, want 1: workload.model.experts is 0"
+        elif model.experts % self.expert:
+            yield "expert", f"got {self.expert}, want a divisor of workload.model.experts {model.experts}"
+        if sequence_length % (parts := self.context * self.tensor):
+            key = "context" if self.context > 1 else "tensor"
+            text = f"want context x tensor = {parts} to divide workload.sequence_length {sequence_length}"
+            yield key, f"got {getattr(self, key)}, {text}"

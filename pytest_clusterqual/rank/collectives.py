@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.fabric import CollectiveTiming, RankFabric
+from pytest_clusterqual.rank.clock import moment, seconds_between
 from pytest_clusterqual.rank.exchange import ELEMENT, Exchange
-from pytest_clusterqual.rank.training import meet
+from pytest_clusterqual.rank.training import meet, slowest
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
@@ -83,7 +84,7 @@ def _measure(
     wrong = exchange.wrong() if exchange is not None else 0
     for _ in range(WARMUP_CALLS):
         call()
-    wanted = int(seconds / max(_slowest(ctx, peers, _timed(ctx, peers, call, TRIAL_CALLS)), 1e-9))
+    wanted = int(seconds / max(slowest(ctx, _timed(ctx, peers, call, TRIAL_CALLS), peers), 1e-9))
     iterations = min(max(wanted, LEAST_ITERATIONS), MOST_ITERATIONS)
     samples = tuple(_timed(ctx, peers, call, iterations) for _ in range(SAMPLES))
     most = min(MOST_INSTANCES, INSTANCES_OF_ALL // ctx.world_size)
@@ -112,30 +113,11 @@ def _instances(ctx: Context, peers: dist.ProcessGroup, call: Callable[[], object
     meet(ctx, peers)
     moments = []
     for _ in range(1 + count):
-        begin = _moment(ctx)
+        begin = moment(ctx.device)
         call()
-        moments.append((begin, _moment(ctx)))
+        moments.append((begin, moment(ctx.device)))
     ctx.synchronize()
-    return tuple(_seconds(begin, end) for begin, end in moments[1:])
-
-
-def _moment(ctx: Context) -> Any:
-    """Now, by the clock of whatever works the calls off: this process, or the device's current stream."""
-    if ctx.device.type == "cpu":
-        return time.perf_counter()
-    event = torch.Event(device=ctx.device, enable_timing=True)
-    event.record()
-    return event
-
-
-def _seconds(begin: Any, end: Any) -> float:
-    return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)
-
-
-def _slowest(ctx: Context, peers: dist.ProcessGroup, seconds: float) -> float:
-    worst = torch.tensor([seconds], dtype=torch.float64, device=ctx.device)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=peers)
-    return float(worst.item())
+    return tuple(starmap(seconds_between, moments[1:]))
 
 
 def _nothing() -> None:

@@ -95,9 +95,8 @@ class Communication:
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
         for rank, part in enumerate(output_tensor.chunk(self._size)):
             if rank != self._rank:
-                part.copy_(
-                    input_tensor
-                )  # stands in for another rank's: what was never written may be slow to compute with
+                # Stands in for another rank's: what was never written may be slow to compute with.
+                part.copy_(input_tensor)
         return self._meet(async_op=async_op) if self.mode == "barrier" else None
 
     def _reduce_scatter(

@@ -8,16 +8,13 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.elision import Communication, Mode, payload
 from pytest_clusterqual.rank.layouts import build
-from pytest_clusterqual.rank.training import collector_at_rest, meet
+from pytest_clusterqual.rank.training import collector_at_rest, meet, slowest
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.data import Batch
@@ -69,7 +66,7 @@ def climb(
             warm[rung] += _timed_each(ctx, [partial(train, mode, fetch(step))])
     exchange = payload(ctx, tuple(communication.exchanged))
     warm["payload"] += _timed_each(ctx, [exchange] * WARMUP_STEPS)
-    typical = {rung: _slowest(ctx, median(warm[rung])) for rung in RUNGS}
+    typical = {rung: slowest(ctx, median(warm[rung])) for rung in RUNGS}
     rounds, steps = affordable(typical, rounds=rounds, least=least, seconds=seconds, limit=limit)
     made: list[RankLadder] = []
     with collector_at_rest():
@@ -117,9 +114,3 @@ def _timed_each(ctx: Context, calls: Sequence[Callable[[], None]]) -> tuple[floa
         taken.append(end - start)
         start = end
     return tuple(taken)
-
-
-def _slowest(ctx: Context, seconds: float) -> float:
-    worst = torch.tensor([seconds], dtype=torch.float64, device=ctx.device)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=ctx.group)
-    return float(worst.item())

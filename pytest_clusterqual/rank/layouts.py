@@ -46,26 +46,8 @@ def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
         workload.accumulation(shape.data)
     except ValueError as error:
         raise ClusterQualError(f"workload.{error}") from None
-    model = workload.model
-    if layout.expert > 1 and not model.experts:
-        raise ClusterQualError(f"layout {layout.name}: expert {layout.expert} needs workload.model.experts")
-    split = ("heads", "kv_heads") if model.experts else ("heads", "kv_heads", "ffn")
-    for degree, names in {"tensor": split, "expert": ("experts",)}.items():
-        for name in names:
-            if getattr(model, name) % getattr(layout, degree):
-                raise ClusterQualError(
-                    f"layout {layout.name}: {degree} {getattr(layout, degree)} does not divide "
-                    f"workload.model.{name} {getattr(model, name)}"
-                )
-    if workload.sequence_length % (layout.context * layout.tensor):
-        raise ClusterQualError(
-            f"layout {layout.name}: context {layout.context} x tensor {layout.tensor} does not divide "
-            f"workload.sequence_length {workload.sequence_length}"
-        )
-    if layout.stages > model.layers:
-        raise ClusterQualError(
-            f"layout {layout.name}: {layout.stages} stages are more than workload.model.layers {model.layers}"
-        )
+    for key, text in layout.misfits(workload.model, workload.sequence_length):
+        raise ClusterQualError(f"layout {layout.name}: {key}: {text}")
     return shape
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.rank.clock import moment, seconds_between
 from pytest_clusterqual.rank.meshes import Place
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -81,7 +82,7 @@ class StopWatch:
     """How long the stages of this rank compute. CUDA takes its own time: its events are read at the end."""
 
     def __init__(self, device: torch.device) -> None:
-        self._moment: Callable[[], Any] = _event if device.type == "cuda" else time.perf_counter
+        self._moment = partial(moment, device)
         self._wholes: list[tuple[Any, Any]] = []
         self._computing: list[list[tuple[Any, Any]]] = []
 
@@ -100,8 +101,8 @@ class StopWatch:
 
     def times(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Seconds of each step, and of each step's computing."""
-        wholes = tuple(starmap(_seconds, self._wholes))
-        return wholes, tuple(sum(starmap(_seconds, spans)) for spans in self._computing)
+        wholes = tuple(starmap(seconds_between, self._wholes))
+        return wholes, tuple(sum(starmap(seconds_between, spans)) for spans in self._computing)
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -111,16 +112,3 @@ class StopWatch:
             return answer
 
         return timed
-
-
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _seconds(start: Any, end: Any) -> float:
-    if isinstance(start, float):
-        return float(end - start)
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1000

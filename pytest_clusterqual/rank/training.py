@@ -95,6 +95,13 @@ def meet(ctx: Context, group: dist.ProcessGroup | None = None) -> None:
     ctx.synchronize()
 
 
+def slowest(ctx: Context, seconds: float, group: dist.ProcessGroup | None = None) -> float:
+    """The most that any rank of `group` (default: the whole job) says; all of them get it."""
+    worst = torch.tensor([seconds], dtype=torch.float64, device=ctx.device)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group or ctx.group)
+    return float(worst.item())
+
+
 def global_losses(ctx: Context, local: Sequence[Tensor]) -> tuple[float, ...]:
     """The loss of each step's global batch, from the ranks' own means: one all-reduce for all steps.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.workload import Layout
+from pytest_clusterqual.model.workload import Layout, ModelShape
 from pytest_clusterqual.read.demands import Demand, FabricDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import Fault
 from pytest_clusterqual.read.messages import did_you_mean, shown
@@ -164,27 +164,10 @@ def kill_rank(section: FullRunSection, nodes: int, ranks_per_node: int) -> Itera
 
 def layout_degrees(layouts: Layouts, workload: WorkloadSection) -> Iterator[Fault]:
     """What a layout cuts must be there in that many equal parts."""
-    model, length = workload.model, workload.sequence_length
-    for index, layout in layouts:
-        where = ("layouts", index)
-        for name in ("heads", "kv_heads") if model.experts else ("heads", "kv_heads", "ffn"):
-            if getattr(model, name) % layout.tensor:
-                text = f"got {layout.tensor}, want a divisor of workload.model.{name} {getattr(model, name)}"
-                yield (*where, "tensor"), text
-        if layout.pipeline > model.layers:
-            yield (*where, "pipeline"), f"got {layout.pipeline}, want at most workload.model.layers {model.layers}"
-        elif (stages := layout.pipeline * layout.stages_per_rank) > model.layers:
-            text = f"want pipeline x stages_per_rank = {stages} to be at most workload.model.layers {model.layers}"
-            yield (*where, "stages_per_rank"), f"got {layout.stages_per_rank}, {text}"
-        if layout.expert > 1 and not model.experts:
-            yield (*where, "expert"), f"got {layout.expert}, want 1: workload.model.experts is 0"
-        elif model.experts % layout.expert:
-            text = f"got {layout.expert}, want a divisor of workload.model.experts {model.experts}"
-            yield (*where, "expert"), text
-        if length % (parts := layout.context * layout.tensor):
-            key = "context" if layout.context > 1 else "tensor"
-            text = f"want context x tensor = {parts} to divide workload.sequence_length {length}"
-            yield (*where, key), f"got {getattr(layout, key)}, {text}"
+    model = ModelShape(**workload.model.model_dump())
+    for index, section in layouts:
+        for key, text in Layout(**section.model_dump()).misfits(model, workload.sequence_length):
+            yield ("layouts", index, key), text
 
 
 def layouts_fit(layouts: Layouts, nodes: int, ranks_per_node: int) -> Iterator[Fault]:

@@ -189,7 +189,7 @@ def test_groups_work_at_once_or_take_turns(tmp_path: Path, alone: bool) -> None:
 
 def late(ctx: Any) -> Any:
     """A sweep in which rank 1 pauses after every single call that is timed."""
-    genuine, ends = collectives._moment, cycle((False, True))
+    genuine, ends = collectives.moment, cycle((False, True))
 
     def pausing(given: Any) -> Any:
         moment = genuine(given)
@@ -198,7 +198,7 @@ def late(ctx: Any) -> Any:
         return moment
 
     if ctx.rank == 1:
-        collectives._moment = pausing
+        collectives.moment = pausing
     return sweep(ctx, collective="all_reduce", groups=[[0, 1, 2]], sizes=[4096], seconds=0.01)
 
 

@@ -101,14 +101,14 @@ LOWER: dict[str, tuple[Workload, dict[str, Any]]] = {
 
 REFUSED: dict[str, tuple[Workload, dict[str, Any], str]] = {
     "thirds": (DENSE, {"tensor": 3}, "4 ranks are no multiple of pipeline 1 x context 1 x tensor 3 = 3"),
-    "few-heads": (DENSE, {"tensor": 4}, "tensor 4 does not divide workload.model.kv_heads 2"),
+    "few-heads": (DENSE, {"tensor": 4}, "tensor: got 4, want a divisor of workload.model.kv_heads 2"),
     "long-context": (replace(DENSE, sequence_length=18), {"context": 4},
-                     "context 4 x tensor 1 does not divide workload.sequence_length 18"),
-    "no-experts": (DENSE, {"expert": 2}, "expert 2 needs workload.model.experts"),
+                     "context: got 4, want context x tensor = 4 to divide workload.sequence_length 18"),
+    "no-experts": (DENSE, {"expert": 2}, "expert: got 2, want 1: workload.model.experts is 0"),
     "few-experts": (MIXED, {"expert": 3}, "4 data ranks are no multiple of expert 3"),
     "odd-experts": (replace(MIXED, model=replace(MIXED.model, experts=3)), {"expert": 2},
-                    "expert 2 does not divide workload.model.experts 3"),
-    "flat": (DENSE, {"pipeline": 4}, "4 stages are more than workload.model.layers 2"),
+                    "expert: got 2, want a divisor of workload.model.experts 3"),
+    "flat": (DENSE, {"pipeline": 4}, "pipeline: got 4, want at most workload.model.layers 2"),
     "rounds": (replace(DEEP, global_batch=10), {"pipeline": 2, "schedule": "interleaved", "stages_per_rank": 2},
                "the interleaved schedule cannot be made for 5 microbatches a step: Interleaved 1F1B requires the "
                "number of microbatches to be a multiple of the number of rounds (2), but got 5."),
