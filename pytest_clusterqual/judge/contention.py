@@ -75,9 +75,8 @@ def _alone(m: FabricMeasurement, groups: Sequence[tuple[int, ...]]) -> dict[tupl
 
 
 def _compared(at_once: GroupTimes, alone: GroupTimes) -> _Compared:
-    pairs = list(
-        zip(at_once.rounds, alone.rounds, strict=False)
-    )  # the first were made in turn, later ones are more of all
+    # The first rounds were made in turn; later ones are more of all at once.
+    pairs = list(zip(at_once.rounds, alone.rounds, strict=False))
     return _Compared(
         members=at_once.members,
         at_once=tuple(median(samples) for samples, _ in pairs),
