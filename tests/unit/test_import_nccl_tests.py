@@ -7,29 +7,18 @@ from pathlib import Path
 
 import pytest
 from nccl_tests_made import log, report, runs, steady
+from project_files import SMALL
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.runs import RunFolder
 
-PROJECT = """\
-version: 1
-project: demo
-workload:
-  model: {layers: 4, hidden: 256, heads: 4, kv_heads: 2, ffn: 1024, vocab: 256}
-  optimizer: {name: adamw, lr: 3e-4}
-  precision: fp32
-  sequence_length: 256
-  microbatch: 1
-  global_batch: 16
-  steps: 20
-  seed: 1
-layouts: [{name: ddp}]
+PROJECT = f"""{SMALL.replace("global_batch: 4", "global_batch: 16")}
 fabric:
-  links: {intra_node: 900 GB/s, nic: 400 Gbit/s, nics_per_node: 8}
+  links: {{intra_node: 900 GB/s, nic: 400 Gbit/s, nics_per_node: 8}}
   require:
-    - {collective: all_reduce, group: world, from: 4 MiB, busbw: ">= 30 % of expected"}
+    - {{collective: all_reduce, group: world, from: 4 MiB, busbw: ">= 30 % of expected"}}
 """
 
 
