@@ -33,16 +33,12 @@ from pytest_clusterqual.model.fabric import (
     ReportedMeasurement,
     SynchronizationMeasurement,
 )
-from pytest_clusterqual.model.measurement import (
-    FullRunMeasurement,
-    Measurement,
-    MemoryMeasurement,
-    NodesMeasurement,
-    ScalingMeasurement,
-)
+from pytest_clusterqual.model.measurement import FullRunMeasurement, Measurement, NodesMeasurement
+from pytest_clusterqual.model.memory import MemoryMeasurement
 from pytest_clusterqual.model.project import FabricPlan, Project
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.record import Judgement, Verdict
+from pytest_clusterqual.model.training import ScalingMeasurement
 from pytest_clusterqual.narrowing import narrowed
 from pytest_clusterqual.session import Session
 

@@ -14,17 +14,11 @@ from typing import Any, TypeVar
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.measurement import (
-    FullRunMeasurement,
-    MemoryMeasurement,
-    NodesMeasurement,
-    RankMemory,
-    RankTraining,
-    ScalingMeasurement,
-    ScalingRun,
-)
+from pytest_clusterqual.model.measurement import FullRunMeasurement, NodesMeasurement
+from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.topology import RankPlace
+from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult

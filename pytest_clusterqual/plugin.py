@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytest_plugins = ("pytest_clusterqual.fixtures",)
 
 # Those of `model.measurement`, which is not loaded here.
-_CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run")
+_CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run", "decision")
 _FIXTURES = {"cluster", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload"}
 # Who uses one of these has all nodes of the run.
 _OF_ALL_NODES = {"cluster", "measurement", "rank_map", "topology"}

@@ -22,7 +22,7 @@ from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.lines import Line
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import CRITERIA, FABRIC_KINDS, MEASUREMENTS, Measurement
+from pytest_clusterqual.model.measurement import CRITERIA, KINDS, MEASUREMENTS, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Record
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
@@ -367,7 +367,7 @@ def _add_unique(into: dict[str, tuple[str, str, Measurement]], where: str, value
     if criterion not in CRITERIA:
         raise RunFolderError(f"{where}: criterion: got {criterion!r}, want {', '.join(CRITERIA)}")
     kind = value.get("kind", criterion)  # the first version had one kind a criterion
-    kinds = FABRIC_KINDS if criterion == "fabric" else (criterion,)
+    kinds = KINDS.get(criterion, (criterion,))
     if kind not in kinds:
         raise RunFolderError(f"{where}: kind: got {kind!r}, want {', '.join(kinds)}")
     measurement = _strictly(MEASUREMENTS[kind], value["measurement"], f"{where}: measurement")

@@ -32,6 +32,7 @@ class Case:
     samples: tuple[float, ...] = ()
     counted: str = "samples"
     per_rank: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     note: str = ""
 
@@ -112,6 +113,7 @@ def judge_quantity(
         margin=None if requirement is None else margin(case.value, requirement),
         samples=case.samples,
         per_rank=case.per_rank,
+        parts=case.parts,
         findings=case.findings,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.model.measurement import PipelineTimes, Routing, ScalingRun
+from pytest_clusterqual.model.training import PipelineTimes, Routing, ScalingRun
 
 
 def pipeline_bubble(run: ScalingRun) -> float | None:

@@ -11,7 +11,7 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import Case, applicable, check_ranks, judge_each, rank_name
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.measurement import MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import Finding, Interval, Judgement
 from pytest_clusterqual.model.requirement import Requirement
 

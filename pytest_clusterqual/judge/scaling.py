@@ -19,9 +19,9 @@ from pytest_clusterqual.judge.judgement import (
 from pytest_clusterqual.judge.layout import expert_imbalance, notes, pipeline_bubble
 from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval, slowest, steady_start
 from pytest_clusterqual.model.conditions import Load
-from pytest_clusterqual.model.measurement import RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Interval, Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
+from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
 
 SAME_LOSS = 1e-3  # relative
 RATIOS = ("speedup", "efficiency")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.model.requirement import Op, Requirement
@@ -106,11 +107,17 @@ _COMPARED = {"==": operator.eq, "<=": operator.le, ">=": operator.ge, "<": opera
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """`steps` optimizer steps in fresh processes. `layouts` names some of the file's; None: all."""
+    """`steps` optimizer steps in fresh processes. `layouts` names some of the file's; None: all.
+
+    `ladder` gives a test of all ways to make the job fit, from one device up. `device_memory` in bytes
+    lets each device have less than there is, as if it were a smaller one; None: all of it.
+    """
 
     layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
     steps: int = 3
+    ladder: bool = False
+    device_memory: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,10 +147,15 @@ class FabricPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingPlan:
-    """`points` are node counts, the first one the baseline; `repeats` runs of each before judging."""
+    """`points` are node counts, the first one the baseline; `repeats` runs of each before judging.
+
+    They are spread over `launches` of the ranks. `waterfall` takes the step of the larger points apart.
+    """
 
     points: tuple[int, ...] = (1, 2)
     repeats: int = 6
+    launches: int = 1
+    waterfall: bool = True
     warmup_steps: int = 3
     layouts: tuple[str, ...] | None = None
     rank_maps: tuple[Strategy, ...] = ()
@@ -166,6 +178,19 @@ class FullRunPlan:
     kill_step: int = 0
     layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionPlan:
+    """`expect` is the outcome that the file expects, None to be told only.
+
+    `goal` is what more hardware is for: one job done sooner, or more work of independent jobs.
+    `source` is the place of the expectation.
+    """
+
+    expect: Outcome | None = None
+    goal: Literal["time", "throughput"] = "time"
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +220,7 @@ class Project:
     fabric: FabricPlan | None = None
     scaling: ScalingPlan | None = None
     full_run: FullRunPlan | None = None
+    decision: DecisionPlan | None = None
     exceptions: tuple[KnownException, ...] = ()
 
     def requirements(self, criterion: str) -> tuple[Requirement, ...]:

@@ -90,6 +90,7 @@ class Judgement:
     `expected` is the level that the topology should give, in `unit`, where one is known, and
     `expected_why` its arithmetic in words.
     `samples` are the reduced samples behind the value (slowest rank taken); `per_rank` a figure a rank.
+    `parts` are what the value is made of, in `unit` and signed: they add up to it.
     """
 
     quantity: str
@@ -105,6 +106,7 @@ class Judgement:
     expected_why: str = ""
     samples: tuple[float, ...] = ()
     per_rank: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
 

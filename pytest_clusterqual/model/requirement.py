@@ -33,6 +33,10 @@ QUANTITIES: dict[str, dict[str, str]] = {
         "time_to_fixed_work": units.SECONDS,
         "bubble": units.RATIO,
         "imbalance": units.RATIO,
+        "time_to_train": units.SECONDS,
+        "exposed_communication": units.RATIO,
+        "waiting": units.RATIO,
+        "data_stall": units.RATIO,
     },
     "full_run": {
         "goodput": units.RATIO,

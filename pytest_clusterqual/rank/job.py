@@ -15,7 +15,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from pytest_clusterqual.model.measurement import PipelineTimes, Routing
+from pytest_clusterqual.model.training import PipelineTimes, Routing
 from pytest_clusterqual.model.workload import Optimizer, Workload
 from pytest_clusterqual.rank import data_parallel
 from pytest_clusterqual.rank.data import Batch

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankMemory
+from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.job import Job

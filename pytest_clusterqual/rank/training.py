@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankTraining
+from pytest_clusterqual.model.training import RankTraining
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.job import Job

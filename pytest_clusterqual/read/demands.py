@@ -19,6 +19,8 @@ _SHARES = {
     "data_stall",
     "wait",
     "placement",
+    "exposed_communication",
+    "waiting",
 }  # parts of a whole; efficiency and speedup may exceed one
 
 
@@ -140,6 +142,10 @@ class ScalingDemand(Demand):
     time_to_fixed_work: ScalingBound = None
     bubble: ScalingBound = None
     imbalance: ScalingBound = None
+    time_to_train: ScalingBound = None
+    exposed_communication: ScalingBound = None
+    waiting: ScalingBound = None
+    data_stall: ScalingBound = None
 
     def selectors(self) -> dict[str, Any]:
         return {"nodes": self.nodes, "layout": self.layout}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_clusterqual.errors import ProjectFileError
 from pytest_clusterqual.model.project import (
+    DecisionPlan,
     FabricPlan,
     FullRunPlan,
     KnownException,
@@ -109,6 +110,7 @@ def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None
         fabric=_fabric(reading, name),
         scaling=_scaling(reading, name),
         full_run=_full_run(reading, name, path.parent),
+        decision=_decision(reading, name),
         exceptions=tuple(KnownException(**entry.model_dump()) for _index, entry in reading.exceptions),
     )
 
@@ -151,7 +153,13 @@ def _memory(reading: Reading, name: str) -> MemoryPlan | None:
     section = reading.memory
     if section is None:
         return None
-    return MemoryPlan(layouts=_chosen(section), steps=section.steps, require=_requirements(reading, "memory", name))
+    return MemoryPlan(
+        layouts=_chosen(section),
+        steps=section.steps,
+        ladder=section.ladder,
+        device_memory=None if section.device_memory is None else int(section.device_memory),
+        require=_requirements(reading, "memory", name),
+    )
 
 
 def _fabric(reading: Reading, name: str) -> FabricPlan | None:
@@ -182,10 +190,21 @@ def _scaling(reading: Reading, name: str) -> ScalingPlan | None:
         layouts=_chosen(section),
         points=tuple(section.points),
         repeats=section.repeats,
+        launches=section.launches,
+        waterfall=section.waterfall,
         warmup_steps=section.warmup_steps,
         rank_maps=tuple(section.rank_maps),
         budget=section.budget,
         require=_requirements(reading, "scaling", name),
+    )
+
+
+def _decision(reading: Reading, name: str) -> DecisionPlan | None:
+    section = reading.decision
+    if section is None:
+        return None
+    return DecisionPlan(
+        expect=section.expect, goal=section.goal, source=f"{name}:{reading.document.line(('decision', 'expect'))}"
     )
 
 

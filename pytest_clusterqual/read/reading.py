@@ -13,6 +13,7 @@ from pytest_clusterqual.read.fields import Fault, Section
 from pytest_clusterqual.read.messages import shown, translate, unknown_key
 from pytest_clusterqual.read.schema import (
     CriterionSection,
+    DecisionSection,
     ExceptionSection,
     FabricSection,
     FullRunSection,
@@ -32,7 +33,7 @@ C = TypeVar("C", bound=CriterionSection)
 VERSION = 1
 KEYS = (
     "version", "project", "launcher", "workload", "layouts", "target", "topology",
-    "memory", "fabric", "scaling", "full_run", "exceptions",
+    "memory", "fabric", "scaling", "full_run", "decision", "exceptions",
 )  # fmt: skip
 
 
@@ -71,6 +72,7 @@ class Reading:
         self.fabric = self.criterion(data, "fabric", FabricSection)
         self.scaling = self.criterion(data, "scaling", ScalingSection)
         self.full_run = self.criterion(data, "full_run", FullRunSection)
+        self.decision = self.section(data, "decision", DecisionSection)
         self.layouts = self.items(data, ("layouts",), LayoutSection)
         self.exceptions = self.items(data, ("exceptions",), ExceptionSection)
         self.report(((key,), "the key is missing") for key in ("workload", "layouts") if key not in data)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from pytest_clusterqual import units
+from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.project import GROUPS, Collective, Engine, GroupKind, LauncherKind
 from pytest_clusterqual.model.rank_map import Strategy
@@ -163,6 +164,11 @@ class TargetSection(Section):
     time: Seconds
 
 
+class DecisionSection(Section):
+    expect: Outcome | None = None
+    goal: Literal["time", "throughput"] = "time"
+
+
 class ExceptionSection(Section):
     test: Name
     reason: Name
@@ -194,6 +200,8 @@ def _repeated(key: str, names: Sequence[str]) -> Iterator[Fault]:
 class MemorySection(TrainingSection):
     demand = MemoryDemand
     steps: Positive = 3
+    ladder: bool = False
+    device_memory: Size | None = None
 
 
 class SizesSection(Section):
@@ -244,6 +252,8 @@ class ScalingSection(TrainingSection):
     demand = ScalingDemand
     points: list[Positive] = Field(default_factory=lambda: [1, 2], min_length=1)
     repeats: Positive = 6
+    launches: Positive = 1
+    waterfall: bool = True
     warmup_steps: Natural = 3
     rank_maps: list[Strategy] = Field(default_factory=list)
     budget: Seconds = 120.0

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import PipelineTimes, Routing
+from pytest_clusterqual.model.training import PipelineTimes, Routing
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData, standard_corpus
 from pytest_clusterqual.rank.layouts import build

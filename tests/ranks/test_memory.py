@@ -13,7 +13,7 @@ from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankMemory
+from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.rank.limits import cgroup_limit, cpu_limit
 from pytest_clusterqual.rank.memory import (
     measure,

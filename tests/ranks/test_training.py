@@ -17,7 +17,7 @@ from rank_harness import DDP, TINY, run_ranks
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankTraining
+from pytest_clusterqual.model.training import RankTraining
 from pytest_clusterqual.rank.training import check_finite, collector_at_rest, fixed_work, timed_steps
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_clusterqual.model.conditions import Conditions, Load
-from pytest_clusterqual.model.measurement import MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import SCHEMA, Demand, Finding, Interval, Judgement, Record, Verdict
 
 RUN = "20261130T014824Z"

@@ -77,7 +77,7 @@ workload:
 layouts: [{name: ddp}]
 """
 
-KEYS = "version, project, launcher, workload, layouts, target, topology, memory, fabric, scaling, full_run, exceptions"
+KEYS = "version, project, launcher, workload, layouts, target, topology, memory, fabric, scaling, full_run, decision, exceptions"
 
 # One edit of GOOD each: what stood there, what stands there now, and what is said (after the file's name).
 BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
@@ -90,7 +90,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("project: demo", 'project: " "', '2: project: got " ", want a text of printable characters on one line'),
     ("target: {", "targets: {", "17: targets: unknown key; did you mean target? want one of version, project, "
      "launcher, "
-     "workload, layouts, target, topology, memory, fabric, scaling, full_run, exceptions"),
+     "workload, layouts, target, topology, memory, fabric, scaling, full_run, decision, exceptions"),
     # The launcher
     ("kind: local", "kind: local, hosts: [a]",
      "3: launcher.hosts: got hosts for kind local, want kind ssh or mpi, or no hosts"),

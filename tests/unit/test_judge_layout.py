@@ -12,8 +12,8 @@ from made import conditions
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.layout import expert_imbalance, ideal_bubble, pipeline_bubble
 from pytest_clusterqual.judge.scaling import judge_scaling
-from pytest_clusterqual.model.measurement import PipelineTimes, RankTraining, Routing, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.training import PipelineTimes, RankTraining, Routing, ScalingMeasurement, ScalingRun
 
 TIMES = PipelineTimes(
     schedule="1f1b", stages=2, stages_per_rank=1, microbatches=4, seconds=(1.0, 3.0), computing=(0.5, 2.5)

@@ -11,7 +11,7 @@ from made import conditions
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.memory import judge_memory
 from pytest_clusterqual.model.conditions import Load
-from pytest_clusterqual.model.measurement import MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import Interval, Verdict
 
 MIB = 1024 * 1024

@@ -12,8 +12,8 @@ from made import conditions
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.scaling import different_regime, judge_scaling
 from pytest_clusterqual.model.conditions import Load
-from pytest_clusterqual.model.measurement import RankTraining, ScalingMeasurement, ScalingRun
 from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
 
 NOISE = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0)
 SPEEDUP = require("scaling", "speedup", ">= 1.3", nodes=2)
