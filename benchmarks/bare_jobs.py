@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -85,11 +86,52 @@ def step_pairs(ctx: Any, *, workload: dict[str, Any], layout: dict[str, Any], pa
                 if name == "ours":
                     both[name] = timed_steps(ctx, job, data, range(4, 5)).step_seconds[0]
                     continue
-                start = time.perf_counter()
-                job.step(data.batches(4, rank=ctx.rank, world_size=ctx.world_size))
-                ctx.synchronize()
-                both[name] = time.perf_counter() - start
+                with without_stop_watch(job):
+                    start = time.perf_counter()
+                    job.step(data.batches(4, rank=job.data_rank, world_size=job.data_ranks))
+                    ctx.synchronize()
+                    both[name] = time.perf_counter() - start
         found.append((both["ours"], both["bare"]))
+    return found
+
+
+@contextmanager
+def without_stop_watch(job: Any) -> Iterator[None]:
+    """The stages of a pipeline as torch made them, not timed."""
+    stages = job.pipeline._stages if job.pipeline is not None else ()
+    timed = [{name: vars(stage).pop(name) for name in ("forward_one_chunk", "backward_one_chunk")} for stage in stages]
+    try:
+        yield
+    finally:
+        for stage, calls in zip(stages, timed, strict=True):
+            vars(stage).update(calls)
+
+
+def instrument_seconds(ctx: Any, *, steps: int, rounds: int) -> list[float]:
+    """What the product's loop adds to a step that does nothing, over a bare loop of such steps, in turn."""
+    from pytest_clusterqual.rank.training import collector_at_rest, timed_steps
+
+    class Nothing:
+        data_rank, data_ranks = 0, 1
+
+        def batches(self, _step: int, *, rank: int, world_size: int) -> tuple[()]:
+            return ()
+
+        def step(self, _batches: object) -> None:
+            return None
+
+    job: Any = Nothing()
+    found = []
+    with collector_at_rest():
+        for _ in range(rounds):
+            start = time.perf_counter()
+            for step in range(steps):
+                job.step(job.batches(step, rank=0, world_size=1))
+                ctx.synchronize()
+            bare = time.perf_counter() - start
+            start = time.perf_counter()
+            timed_steps(ctx, job, job, range(steps))
+            found.append((time.perf_counter() - start - bare) / steps)
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_clusterqual import measuring
+from pytest_clusterqual import measuring, rung_measuring
 from pytest_clusterqual.criteria import judge
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
@@ -31,6 +31,8 @@ def paths(project: Project, session: Session, *, full: bool) -> list[tuple[str, 
     ]
     if full:
         found.append(("survey, telemetry and rank map", lambda: devices(session)))
+        found.append((f"memory ladder, {precision}", lambda: rung_measuring.memory_ladder(session)))
+        found.append((f"memory ladder of a device without memory, {precision}", lambda: starved(session)))
     for layout in project.layouts:
         name = f"{layout.name}, {precision}"
         found += [
@@ -60,6 +62,20 @@ def devices(session: Session) -> dict[str, object]:
     }  # fmt: skip
 
 
+def starved(session: Session) -> dict[str, str]:
+    """Who ran out of memory on each rung, where the device is said to have one byte."""
+    project = session.project
+    session.project = replace(project, memory=MemoryPlan(device_memory=1))
+    try:
+        climbed = rung_measuring.memory_ladder(session)
+    finally:
+        session.project = project
+    told = {result.rung.name: result.out_of_memory for result in climbed.rungs}
+    if not all(told.values()):
+        raise RuntimeError(f"some rungs fit into one byte: {told}")
+    return told
+
+
 def attempt(project: Project, what: str, call: Callable[[], object]) -> bool:
     try:
         result = call()
@@ -83,7 +99,7 @@ def main() -> int:
     outcomes = []
     for precision, mode in (("fp32", "sync"), ("bf16", "async"), ("fp16", None)):
         tried = replace(
-            project, workload=replace(project.workload, precision=precision), memory=MemoryPlan(),
+            project, workload=replace(project.workload, precision=precision), memory=MemoryPlan(budget=10.0),
             scaling=ScalingPlan(points=(1,)),
             full_run=FullRunPlan(
                 steps=12, checkpoint_every=4, checkpoint_mode=mode or "sync", kill_rank=0, kill_step=7

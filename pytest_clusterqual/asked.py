@@ -16,6 +16,7 @@ import pytest
 from pytest_clusterqual import plugin
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.hosts import launcher_options
+from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.traffic import NetworkMap
 from pytest_clusterqual.model.variables import environment_variables
@@ -153,4 +154,5 @@ def _environment(config: pytest.Config, asked: Asked) -> dict[str, Any]:
         "nproc_per_node": asked.nproc_per_node,
         "launcher": asked.project.launcher.kind,
         "named_hosts": list(asked.project.launcher.hosts),
+        "decision": to_json(asked.project.decision),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from pytest_clusterqual.launch.perf import unable
-from pytest_clusterqual.model.project import FabricPlan, Project
+from pytest_clusterqual.model.groups import mesh
+from pytest_clusterqual.model.project import FabricPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.needs import Needs, Sweep
 
@@ -17,8 +18,10 @@ class Case:
     """One parametrized test: a criterion on a layout, or a collective in a group.
 
     `sizes` are the messages of a collective, in bytes. `part` is what else there is to Fabric: all
-    pairs of nodes, one collective under several rank maps, the step of a layout taken apart.
-    `inapplicable` says why it cannot be asked on this many ranks; such a test is skipped in sight.
+    pairs of nodes, one collective under several rank maps, the step of a layout taken apart; and to
+    Memory: the ladder of all ways to make the job fit.
+    `baseline` is the number of nodes that a point of scaling is compared with. `inapplicable` says
+    why it cannot be asked on this many ranks; such a test is skipped in sight.
     """
 
     criterion: str
@@ -28,12 +31,15 @@ class Case:
     group: str | None = None
     sizes: tuple[int, ...] = ()
     rank_map: Strategy | None = None
-    part: Literal["", "pairs", "placement", "synchronization"] = ""
+    part: Literal["", "pairs", "placement", "synchronization", "ladder"] = ""
+    baseline: int = 0
     inapplicable: str = ""
 
     def __str__(self) -> str:
-        if self.criterion == "nodes":
+        if self.criterion in ("nodes", "decision"):
             return f"{self.nodes}nodes"
+        if self.part == "ladder":
+            return self.part
         mapped = f"-{self.rank_map}" if self.rank_map else ""
         if self.criterion == "fabric":
             what = f"{self.collective}-{self.group}{mapped}" if self.collective else self.layout
@@ -41,15 +47,22 @@ class Case:
         return f"{self.layout}-{self.nodes}node{'s' if self.nodes > 1 else ''}{mapped}"
 
     @property
+    def subject(self) -> str:
+        """The layout that a gate compares; empty without one. That of the ladder is no layout of the file."""
+        return "(ladder)" if self.part == "ladder" else self.layout or ""
+
+    @property
     def params(self) -> dict[str, str]:
         """What a gate compares: the layout, where there is one."""
-        return {"layout": self.layout} if self.layout else {}
+        return {"layout": self.subject} if self.subject else {}
 
 
 def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) -> list[Case]:
     """All cases of one criterion, from the file and the size of the world alone; none without its section."""
     if criterion == "nodes":
         return [Case(criterion=criterion, nodes=nodes)] if project.topology else []
+    if criterion == "decision":
+        return [Case(criterion=criterion, nodes=nodes)] if project.decision else []
     if criterion == "fabric":
         return _fabric_cases(project, nodes, nproc_per_node)
     plan = {"memory": project.memory, "scaling": project.scaling, "full_run": project.full_run}[criterion]
@@ -57,17 +70,40 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
         return []
     layouts = [layout.name for layout in project.layouts if plan.layouts is None or layout.name in plan.layouts]
     if criterion != "scaling":
-        return [Case(criterion=criterion, nodes=nodes, layout=layout) for layout in layouts]
+        ladder = criterion == "memory" and project.memory is not None and project.memory.ladder
+        climb = [Case(criterion=criterion, nodes=nodes, part="ladder")] if ladder else []
+        return [Case(criterion=criterion, nodes=nodes, layout=layout) for layout in layouts] + climb
     assert project.scaling is not None
     return [
-        Case(
-            criterion=criterion, nodes=point, layout=layout, rank_map=rank_map,
-            inapplicable=f"the point of {point} nodes needs --nodes {point}" if point > nodes else "",
-        )
+        case
         for rank_map in project.scaling.rank_maps or (None,)
         for layout in layouts
-        for point in project.scaling.points[1:]
-    ]  # fmt: skip
+        for case in _scaling_cases(project, project.scaling, layout, rank_map, nodes, nproc_per_node)
+    ]
+
+
+def _scaling_cases(
+    project: Project, plan: ScalingPlan, layout: str, rank_map: Strategy | None, nodes: int, nproc_per_node: int
+) -> Iterator[Case]:
+    """The larger points of one layout; its baseline is the smallest one that it fits."""
+    unfit = {point: _unfit(project, layout, point, nproc_per_node) for point in plan.points}
+    baseline = next((point for point in plan.points if not unfit[point]), 0)
+    for point in plan.points[1:]:
+        why = f"the point of {point} nodes needs --nodes {point}" if point > nodes else unfit[point]
+        if not why and point == baseline:
+            why = f"no smaller point to compare with: {unfit[plan.points[0]]}"
+        yield Case(
+            criterion="scaling", nodes=point, layout=layout, rank_map=rank_map, baseline=baseline, inapplicable=why
+        )
+
+
+def _unfit(project: Project, layout: str, nodes: int, nproc_per_node: int) -> str:
+    """Why the exact job cannot be spread like that over so many nodes."""
+    try:
+        project.workload.accumulation(mesh(project.layout(layout), nodes * nproc_per_node, nproc_per_node).data)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _fabric_cases(project: Project, nodes: int, nproc_per_node: int) -> list[Case]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import math
 import os
 import shutil
@@ -17,6 +18,7 @@ from pytest_clusterqual.errors import ClusterQualError
 
 if TYPE_CHECKING:
     from pytest_clusterqual.hosts import Answers
+    from pytest_clusterqual.model.decision import Decision
     from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.model.record import Record
     from pytest_clusterqual.runs import RunFolder
@@ -45,10 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="ask every host whether ranks can run there, before any is started")
     _add(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
     _add_hosts(doctor, _doctor)
-    plan = commands.add_parser("plan", help="what the layouts of a project file ask of the network; nothing is started")
+    plan = commands.add_parser("plan", help="what a project file asks of network and memory, and what could be bought")
     _add(plan, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
     _add(plan, "--nodes", type=_positive, metavar="N", help="number of nodes (default: the file's hosts)")
     _add(plan, "--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
+    plan.add_argument("--json", action="store_true", help="all figures, in bytes, instead of tables")
     plan.set_defaults(function=_plan, refuse=plan.error)
     init = commands.add_parser("init", help="write the qualification tests, and a project file for what is found")
     init.add_argument(
@@ -63,9 +66,19 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("files", type=Path, nargs="+", metavar="FILE", help=".json or .json.gz, one a rank")
     trace.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     trace.set_defaults(function=_import_trace)
+    _add_import_points(tools.add_parser("points", help="scaling points of a CSV table, judged by the same rules"))
     report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
     report.add_argument("run", type=Path, help="run folder")
     report.set_defaults(function=_report)
+    decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
+    decide.add_argument("run", type=Path, help="run folder")
+    shown = decide.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="as one JSON object")
+    shown.add_argument("--markdown", action="store_true", help="as Markdown")
+    _add(
+        decide, "--qual-config", type=Path, metavar="FILE", help="project file that expects an outcome (the run's own)"
+    )
+    decide.set_defaults(function=_decide)
     judge = commands.add_parser("judge", help="judge the raw measurements of a run under another project file")
     judge.add_argument("run", type=Path, help="run folder")
     judge.add_argument("--config", type=Path, required=True, help="project file with the requirements to apply")
@@ -85,6 +98,17 @@ def _add_import(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--collective", metavar="NAME", help="what the files are of, where their text does not say")
     command.set_defaults(function=_import)
+
+
+def _add_import_points(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE", help="CSV with a header, a line a run")
+    _add(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    command.add_argument(
+        "--same", type=_name_and_value, action="append", default=[], metavar="NAME=VALUE",
+        help="a column that the table lacks, the same on all its lines, such as software=ngc24.09",
+    )  # fmt: skip
+    command.add_argument("--json", action="store_true", help="all figures instead of a table")
+    command.set_defaults(function=_import_points)
 
 
 def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Namespace], int]) -> None:
@@ -110,6 +134,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"want a positive whole number, got {text!r}")
     return int(text)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"want NAME=VALUE, got {text!r}")
+    return name, value
 
 
 def _seconds(text: str) -> float:
@@ -161,17 +192,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.needs import Needs
+    from pytest_clusterqual.model.codec import to_json
+    from pytest_clusterqual.planning import parts
     from pytest_clusterqual.read.project import load_project
-    from pytest_clusterqual.report.network_map import network_map
 
     file = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), _PROJECT_FILES[0])
-    nodes = arguments.nodes or len(load_project(file).launcher.hosts)
-    if not nodes:
-        arguments.refuse("say how many nodes to plan for, e.g. --nodes 2")  # leaves
+    nodes = arguments.nodes or len(load_project(file).launcher.hosts) or None
     project = load_project(file, nodes=nodes, nproc_per_node=arguments.nproc_per_node)
-    needs = Needs(project, nodes=nodes, nproc_per_node=project.launcher.nproc_per_node)
-    print(network_map(needs.network_map(), width=_width(120), color=sys.stdout.isatty()))
+    if nodes is None and project.purchase is None:
+        arguments.refuse("say how many nodes to plan for, e.g. --nodes 2")  # leaves
+    found = parts(project, nodes=nodes)
+    if arguments.json:
+        print(json.dumps({part.key: to_json(part.found) for part in found}, indent=1))
+        return 0
+    for number, part in enumerate(found):  # each as soon as it is there: an estimate takes its time
+        print(
+            ("\n" if number else "") + part.show(part.found, width=_width(120), color=sys.stdout.isatty()), flush=True
+        )
     return 0
 
 
@@ -220,7 +257,19 @@ def _import_trace(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import_points(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.model.record import Verdict, worst
+    from pytest_clusterqual.points_import import as_text, import_points
+
+    config = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    judged = import_points(arguments.file, config=config, same=arguments.same)
+    print(as_text(judged, as_json=arguments.json, width=_width(140), color=sys.stdout.isatty()))
+    enough = Verdict.PASS if config else Verdict.MEASURED
+    return 0 if worst([judgement.verdict for judgement in judged.judgements]) in (Verdict.PASS, enough) else 1
+
+
 def _report(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.deciding import conclude, plan_of
     from pytest_clusterqual.report import junit, plots
     from pytest_clusterqual.runs import RunFolder
 
@@ -231,12 +280,33 @@ def _report(arguments: argparse.Namespace) -> int:
     count, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
     if missing:
         print(missing, file=sys.stderr)
-    return _print(folder, records, plots=count)
+    return _print(folder, records, plots=count, decision=conclude(folder, plan_of(folder)))
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    """1 if the project file expects another outcome."""
+    from pytest_clusterqual.deciding import plan_of
+    from pytest_clusterqual.judge.decision import decide
+    from pytest_clusterqual.read.project import load_project
+    from pytest_clusterqual.report import worksheet
+    from pytest_clusterqual.runs import RunFolder
+
+    folder, file = RunFolder.open(arguments.run), arguments.qual_config
+    plan = load_project(file).decision if file else plan_of(folder)
+    decision = decide(folder.numbered(), plan)
+    if arguments.json:
+        print(worksheet.as_json(decision, run=folder.run), end="")
+    elif arguments.markdown:
+        print(worksheet.markdown(decision, run=folder.run), end="")
+    else:
+        print(worksheet.worksheet(decision, run=folder.run, width=_width(100), color=sys.stdout.isatty()))
+    return 0 if plan is None or plan.expect in (None, decision.outcome) else 1
 
 
 def _judge(arguments: argparse.Namespace) -> int:
     """Judge again; the run folder is only read. A test that failed to measure keeps its ERROR."""
     from pytest_clusterqual import criteria
+    from pytest_clusterqual.judge.decision import decide
     from pytest_clusterqual.model.record import SCHEMA, Record
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.runs import RunFolder
@@ -260,18 +330,22 @@ def _judge(arguments: argparse.Namespace) -> int:
             )
             for judgement in criteria.judge(project, measurement)
         ]
-    records += [record for record in folder.records() if record.measurement is None]
-    return _print(folder, records)
+    records += [r for r in folder.records() if r.measurement is None and r.criterion != "decision"]
+    decision = decide(dict(enumerate(records, 1)), project.decision)
+    return _print(folder, records, decision=decision)
 
 
-def _print(folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0) -> int:
+def _print(
+    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
+    decision: Decision | None = None,
+) -> int:  # fmt: skip
     """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
     from pytest_clusterqual.model.record import Verdict, worst
     from pytest_clusterqual.report import terminal
 
     print(terminal.summary(
         records, run_folder=str(folder.path), simulated=folder.simulated, width=_width(100), color=sys.stdout.isatty(),
-        plots=plots,
+        plots=plots, decision=decision,
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)

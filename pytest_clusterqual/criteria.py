@@ -5,19 +5,20 @@ A measurement is continued while its verdict is open and its budget lasts. No py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from pytest_clusterqual import fabric_measuring, measuring, pair_measuring, perf_measuring
+from pytest_clusterqual import fabric_measuring, measuring, pair_measuring, perf_measuring, rung_measuring
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.errors import ClusterQualError, JobError, MeasurementError
 from pytest_clusterqual.judge.confirming import to_confirm
 from pytest_clusterqual.judge.fabric import judge_fabric
 from pytest_clusterqual.judge.full_run import judge_full_run
 from pytest_clusterqual.judge.memory import judge_memory
+from pytest_clusterqual.judge.memory_ladder import judge_memory_ladder
 from pytest_clusterqual.judge.nodes import judge_nodes
 from pytest_clusterqual.judge.pair_causes import least_of
 from pytest_clusterqual.judge.pairs import judge_pairs, worth_asking
@@ -26,6 +27,7 @@ from pytest_clusterqual.judge.reported import judge_reported
 from pytest_clusterqual.judge.scaling import judge_scaling
 from pytest_clusterqual.judge.synchronization import judge_synchronization
 from pytest_clusterqual.judge.waiting_causes import LEAST_ROUNDS
+from pytest_clusterqual.judge.waterfall import SHARES
 from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     PairsMeasurement,
@@ -34,11 +36,12 @@ from pytest_clusterqual.model.fabric import (
     SynchronizationMeasurement,
 )
 from pytest_clusterqual.model.measurement import FullRunMeasurement, Measurement, NodesMeasurement
-from pytest_clusterqual.model.memory import MemoryMeasurement
-from pytest_clusterqual.model.project import FabricPlan, Project
+from pytest_clusterqual.model.memory import MemoryLadderMeasurement, MemoryMeasurement
+from pytest_clusterqual.model.project import FabricPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.record import Judgement, Verdict
 from pytest_clusterqual.model.training import ScalingMeasurement
+from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.narrowing import narrowed
 from pytest_clusterqual.session import Session
 
@@ -65,8 +68,10 @@ def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
         return judge_nodes(measurement, project.topology)
     if isinstance(measurement, MemoryMeasurement):
         return judge_memory(measurement, project.requirements("memory"))
+    if isinstance(measurement, MemoryLadderMeasurement):
+        return judge_memory_ladder(measurement, project.requirements("memory"))
     if isinstance(measurement, ScalingMeasurement):
-        return judge_scaling(measurement, project.requirements("scaling"))
+        return judge_scaling(measurement, project.requirements("scaling"), project.target)
     if isinstance(measurement, FullRunMeasurement):
         return judge_full_run(measurement, project.requirements("full_run"))
     assert project.fabric is not None
@@ -93,6 +98,8 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.criterion == "fabric":
         assert session.project.fabric is not None
         return _fabric(session, session.project.fabric, case)
+    if case.part == "ladder":
+        return rung_measuring.memory_ladder(session)
     assert layout is not None
     if case.criterion == "memory":
         return measuring.memory(session, layout)
@@ -100,8 +107,25 @@ def measure(session: Session, case: Case) -> Measurement:
         return measuring.full_run(session, layout)
     plan = session.project.scaling
     assert plan is not None
-    work = partial(measuring.scaling, session, layout, (plan.points[0], case.nodes), arrangement=case.rank_map)
-    return _continued(session, work(repeats=plan.repeats), partial(work, repeats=_MORE_REPEATS), plan.budget)
+    return _scaling(session, plan, case, layout)
+
+
+def _scaling(session: Session, plan: ScalingPlan, case: Case, layout: Layout) -> ScalingMeasurement:
+    """The fixed work on the baseline and on the case's nodes, and then the step there taken apart."""
+    work = partial(measuring.scaling, session, layout, (case.baseline, case.nodes), arrangement=case.rank_map)
+    measurement = _continued(session, work(repeats=plan.repeats), partial(work, repeats=_MORE_REPEATS), plan.budget)
+    if not plan.waterfall:
+        return measurement
+    apart = partial(
+        measuring.taken_apart, session, layout, rounds=LEAST_ROUNDS, least=LEAST_ROUNDS, arrangement=case.rank_map
+    )
+    try:
+        measurement = apart(before=measurement)
+    except ClusterQualError as error:  # it explains a verdict, which stands without it
+        return replace(measurement, not_apart=str(error))
+    with suppress(ClusterQualError):
+        return _continued(session, measurement, apart, plan.budget, about=SHARES)
+    return measurement
 
 
 def _fabric(session: Session, plan: FabricPlan, case: Case) -> Measurement:
@@ -111,7 +135,7 @@ def _fabric(session: Session, plan: FabricPlan, case: Case) -> Measurement:
     if case.part == "synchronization":
         layout = session.project.layout(case.layout or "")
         climb = partial(fabric_measuring.synchronization, session, layout, rounds=_LADDER_ROUNDS, least=LEAST_ROUNDS)
-        return _continued(session, climb(), climb, plan.budget)
+        return _seen_again(session, _continued(session, climb(), climb, plan.budget), climb)
     assert case.collective is not None and case.group is not None
     if case.part == "placement":
         compare = partial(
@@ -150,11 +174,24 @@ def _confirmed(session: Session, measurement: P, arrangement: Arrangement | None
     return measurement
 
 
-def _continued(session: Session, first: M, more: Callable[..., M], budget: float) -> M:
-    """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds."""
+def _seen_again(
+    session: Session, measurement: SynchronizationMeasurement, more: Callable[..., SynchronizationMeasurement]
+) -> SynchronizationMeasurement:
+    """With as many rounds again if somebody is accused: what held a rank up for some seconds is over by then."""
+    accused = any(f.level == "suspect" for judged in _judged(session.project, measurement) for f in judged.findings)
+    return more(before=measurement) if accused else measurement
+
+
+def _continued(
+    session: Session, first: M, more: Callable[..., M], budget: float, *, about: Container[str] | None = None
+) -> M:
+    """Add samples until the verdict is closed, or the next addition would exceed the `budget` in seconds.
+
+    `about` are the quantities whose verdicts count (default: all).
+    """
     measurement = first
     step = 0.0
-    while _open(_judged(session.project, measurement)) and measurement.seconds + step <= budget:
+    while _open(_judged(session.project, measurement), about) and measurement.seconds + step <= budget:
         before = measurement.seconds
         measurement = more(before=measurement)
         step = measurement.seconds - before
@@ -169,10 +206,11 @@ def _judged(project: Project, measurement: Measurement) -> tuple[Judgement, ...]
         return ()
 
 
-def _open(judgements: tuple[Judgement, ...]) -> bool:
+def _open(judgements: tuple[Judgement, ...], about: Container[str] | None) -> bool:
     """True if more samples could close a verdict: no number of them makes up for a loaded machine."""
     return any(
         judgement.verdict is Verdict.UNDECIDED
+        and (about is None or judgement.quantity in about)
         and judgement.requirement is not None
         and (
             judgement.interval is None

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytest_clusterqual import deciding
 from pytest_clusterqual.asked import Asked
-from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.errors import ClusterQualError, RunFolderError
+from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.report import junit, plots, terminal
@@ -31,6 +33,7 @@ class Ending:
         self._folder: RunFolder | None = None
         self._problem = ""
         self._plots, self._note = 0, ""
+        self._decision: Decision | None = None
         self._summarized = False
 
     def finish(self, folder: RunFolder, exitstatus: int, problem: str) -> int:
@@ -43,6 +46,10 @@ class Ending:
             })  # fmt: skip
         except (OSError, ClusterQualError) as error:
             self._problem = problem or f"no JUnit report: {error}"
+        try:
+            self._decision = deciding.conclude(folder, self._asked.project.decision)
+        except RunFolderError as error:
+            self._problem = self._problem or str(error)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
             self._plots, self._note = plots.write_plots(
                 folder.records(), folder.measurements(), folder.path / "plots", budget=_PLOTS
@@ -60,7 +67,7 @@ class Ending:
             tw = reporter._tw
             text = terminal.summary(
                 records, run_folder=_relative(self._folder.path), simulated=self._folder.simulated,
-                width=tw.fullwidth, color=tw.hasmarkup, plots=self._plots,
+                width=tw.fullwidth, color=tw.hasmarkup, plots=self._plots, decision=self._decision,
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
         if any(test.criterion == "fabric" for test in tests.values()):
@@ -78,9 +85,12 @@ class Ending:
 
 
 def without_verdict(tests: dict[str, Selected], records: list[Record]) -> list[str]:
-    """The criteria that were selected and of which no test was concluded."""
+    """The criteria that were selected and of which no test was concluded; the decision may be told only."""
     selected = {test.criterion for test in tests.values()}
-    concluded = {record.criterion for record in records if record.judgement.verdict in _CONCLUDED}
+    concluded = {
+        record.criterion for record in records
+        if record.judgement.verdict in _CONCLUDED or record.criterion == "decision"
+    }  # fmt: skip
     return [name for name in CRITERIA if name in selected - concluded]
 
 

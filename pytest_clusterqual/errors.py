@@ -49,7 +49,14 @@ class ChannelError(ClusterQualError):
 
 
 class JobError(ClusterQualError):
-    """A job did not give a usable result on every rank."""
+    """A job did not give a usable result on every rank.
+
+    `out_of_memory` says which ranks ran out of memory, and how; empty if anything else went wrong.
+    """
+
+    def __init__(self, message: str, *, culprits: Sequence[str] = (), out_of_memory: str = "") -> None:
+        self.out_of_memory = out_of_memory
+        super().__init__(message, culprits=culprits)
 
 
 class MeasurementError(ClusterQualError):

@@ -12,6 +12,7 @@ from pytest_clusterqual.errors import ClusterQualError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_clusterqual.model.decision import Decision
     from pytest_clusterqual.model.measurement import Measurement
     from pytest_clusterqual.model.requirement import Requirement
     from pytest_clusterqual.model.topology import RankMap, Topology
@@ -156,6 +157,13 @@ def measurement(request: pytest.FixtureRequest, case: Any) -> Measurement:
     """The measurement of this test's case; what goes wrong here is an ERROR, not a FAIL."""
     with _remembering(request):
         return plugin.qualification_of(request.config).measure(request.node, case)
+
+
+@pytest.fixture
+def decision(request: pytest.FixtureRequest, case: Any) -> Decision:
+    """What follows from all records of this run so far; there is one test of it, after all others."""
+    with _remembering(request):
+        return plugin.qualification_of(request.config).decision()
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.measurement import FullRunMeasurement, NodesMeasurement
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.rank_map import Arrangement
@@ -24,6 +26,7 @@ from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
 
 T = TypeVar("T")
+_APART_SHARE = 1 / 40  # of the budget; long steps take more
 
 
 def nodes(session: Session) -> NodesMeasurement:
@@ -42,7 +45,7 @@ def memory(session: Session, layout: Layout) -> MemoryMeasurement:
     results = session.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
     ranks = tuple(parse(RankMemory, result, session.places) for result in results)
     conditions = conditions_of(
-        session, results, layout=layout.name, workload=_fingerprint(session, [r.data_digest for r in ranks])
+        session, results, layout=layout.name, workload=fingerprint(session, [r.data_digest for r in ranks])
     )
     return MemoryMeasurement(conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds)
 
@@ -56,16 +59,26 @@ def scaling(
     arrangement: Arrangement | None = None,
     before: ScalingMeasurement | None = None,
 ) -> ScalingMeasurement:
-    """The fixed work on each number of nodes in `points`, `repeats` times, interleaved."""
-    assert session.project.scaling is not None
+    """The fixed work on each number of nodes in `points`, `repeats` times, interleaved.
+
+    Those that the plan asks for are spread over its launches; what is added later belongs to the last one.
+    """
+    plan = session.project.scaling
+    assert plan is not None
     began = Clock()
     if before is None:
         session.forget_samples()
-    args = {**_job_args(session, layout), "warmup": session.project.scaling.warmup_steps}
+    args = {**_job_args(session, layout), "warmup": plan.warmup_steps}
+    launch = before.runs[-1].launch if before else 1
     runs: list[ScalingRun] = []
     everything: list[RankResult] = []
     done = len(before.runs) // len(points) if before else 0
     for repeat in range(done, done + repeats):
+        wanted = min(repeat, plan.repeats - 1) * plan.launches // plan.repeats + 1
+        if wanted > launch:
+            session.telemetry()  # what the nodes have told goes with their ranks
+            session.release()
+            launch = wanted
         # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
         for count in points if repeat % 2 == 0 else list(reversed(points)):
             results = session.run(
@@ -74,10 +87,10 @@ def scaling(
                 progress=(len(runs), repeats * len(points)),
             )  # fmt: skip
             ranks = tuple(parse(RankTraining, result, session.places) for result in results)
-            workload = _fingerprint(session, [rank.data_digest for rank in ranks])
+            workload = fingerprint(session, [rank.data_digest for rank in ranks])
             conditions = session.conditions(results, nodes=count, layout=layout.name, workload=workload)
             assert conditions is not None
-            runs.append(ScalingRun(conditions=conditions, ranks=ranks))
+            runs.append(ScalingRun(conditions=conditions, ranks=ranks, launch=launch))
             everything += results
     conditions = conditions_of(
         session, everything, nodes=max(points), layout=layout.name, workload=runs[-1].conditions.workload,
@@ -88,6 +101,47 @@ def scaling(
         runs=(before.runs if before else ()) + tuple(runs),
         started=before.started if before else began.wall,
         seconds=began.seconds + (before.seconds if before else 0.0),
+    )
+
+
+def taken_apart(
+    session: Session,
+    layout: Layout,
+    *,
+    rounds: int,
+    least: int,
+    arrangement: Arrangement | None = None,
+    before: ScalingMeasurement,
+) -> ScalingMeasurement:
+    """`before`, with `rounds` more passes over the rungs of the step on its most nodes.
+
+    They take a small share of the budget. Of long steps there are fewer, down to `least`; below that only where
+    what is left of the budget, or half of the job timeout, is too short.
+    """
+    plan = session.project.scaling
+    assert plan is not None
+    began = Clock()
+    limit = min(plan.budget - before.seconds, session.project.launcher.job_timeout / 2)
+    if limit <= 0:
+        spent, budget = (units.show(seconds, units.SECONDS) for seconds in (before.seconds, plan.budget))
+        raise MeasurementError(f"the runs took {spent} of the {budget} of scaling.budget: there is no time left")
+    args = {
+        **_job_args(session, layout), "rounds": rounds, "least": least,
+        "seconds": min(plan.budget * _APART_SHARE, limit), "limit": limit, "whole": False,
+    }  # fmt: skip
+    nodes = before.conditions.nodes
+    results = session.run(
+        "pytest_clusterqual.rank.ladder:climb", args, nodes=nodes, new_group=True, arrangement=arrangement,
+        what=f"step of {layout.name} taken apart",
+    )  # fmt: skip
+    ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
+    now = session.conditions(results, nodes=nodes)
+    assert now is not None  # results came from ranks
+    return replace(
+        before,
+        conditions=replace(before.conditions, load=heavier(now, before.conditions).load),
+        apart=before.apart + tuple(zip(*ladders, strict=True)),
+        seconds=before.seconds + began.seconds,
     )
 
 
@@ -117,7 +171,7 @@ def full_run(session: Session, layout: Layout) -> FullRunMeasurement:
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    workload = _fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
+    workload = fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
     return FullRunMeasurement(
         conditions=conditions_of(
             session, trained.results, places=trained.places, layout=layout.name, workload=workload
@@ -144,7 +198,12 @@ def _job_args(session: Session, layout: Layout) -> dict[str, Any]:
     return {"workload": to_json(session.project.workload), "layout": to_json(layout)}
 
 
-def _fingerprint(session: Session, digests: Sequence[str], places: Sequence[RankPlace] | None = None) -> str:
+def fingerprint(session: Session, digests: Sequence[str], places: Sequence[RankPlace] | None = None) -> str:
+    """That of the exact job, whose ranks read data with these digests.
+
+    Raises:
+        MeasurementError: the digests differ.
+    """
     if len(set(digests)) != 1:
         raise MeasurementError(f"the ranks read different training data: digests {', '.join(sorted(set(digests)))}")
     versions = (places or session.places)[0].versions

@@ -20,7 +20,9 @@ pytest_plugins = ("pytest_clusterqual.fixtures",)
 
 # Those of `model.measurement`, which is not loaded here.
 _CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run", "decision")
-_FIXTURES = {"cluster", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload"}
+_FIXTURES = {
+    "cluster", "decision", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload",
+}  # fmt: skip
 # Who uses one of these has all nodes of the run.
 _OF_ALL_NODES = {"cluster", "measurement", "rank_map", "topology"}
 # Any of these says that a run is about qualification, before anything is collected.

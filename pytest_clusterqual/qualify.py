@@ -9,10 +9,13 @@ from typing import NoReturn
 import pytest
 
 from pytest_clusterqual import criteria
+from pytest_clusterqual.judge.decision import judge_decision
 from pytest_clusterqual.judge.judgement import Case as Figure
 from pytest_clusterqual.judge.judgement import judge_quantity
 from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import Measurement
+from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Judgement, Verdict, worst
 from pytest_clusterqual.model.requirement import own_requirement
 from pytest_clusterqual.report import terminal
@@ -26,8 +29,10 @@ class Qualify:
         self._qualification = qualification
         self._item = item
 
-    def __call__(self, measurement: Measurement) -> tuple[Judgement, ...]:
+    def __call__(self, measurement: Measurement | Decision) -> tuple[Judgement, ...]:
         """Judge `measurement` against the project file; returns only if the verdict is PASS."""
+        if isinstance(measurement, Decision):
+            return self._expected(measurement)
         judgements = criteria.judge(self._qualification.project, measurement)
         self._qualification.record(
             self._item, judgements, measurement.conditions, measurement_id(self._item),
@@ -35,6 +40,13 @@ class Qualify:
         )  # fmt: skip
         self._conclude(judgements, terminal.failure_message(judgements, measurement.conditions))
         return judgements
+
+    def _expected(self, decision: Decision) -> tuple[Judgement, ...]:
+        plan = self._qualification.project.decision or DecisionPlan()
+        judgement = judge_decision(decision, plan)
+        self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
+        self._conclude([judgement], f"{judgement.verdict}: {judgement.reason}")
+        return (judgement,)
 
     def samples(self, quantity: str, samples: Sequence[float], *, unit: str, require: str | None = None) -> Judgement:
         """Judge the median of your own samples, e.g. ``require="<= 5 ms"`` with ``unit="s"``.

@@ -9,16 +9,18 @@ from datetime import date
 
 import pytest
 
-from pytest_clusterqual import cases, criteria, plugin
+from pytest_clusterqual import cases, criteria, deciding, plugin
 from pytest_clusterqual.asked import import_path, open_folder, read_asked
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
+from pytest_clusterqual.judge.decision import decide
 from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.leases import Lease, Leases
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import junit
@@ -104,7 +106,7 @@ class Qualification:
         gated = declared is not None and (declared[0] in needed or declared[1])
         return Selected(
             criterion=declared[0] if declared else "own",
-            layout=case.layout or "" if case else "",
+            layout=case.subject if case else "",
             node="" if index is None or gated else self.asked.node_names[index],
             inapplicable=case.inapplicable if case else "",
         )
@@ -150,14 +152,16 @@ class Qualification:
         return self._session
 
     def nodes_of(self, item: pytest.Item) -> tuple[str, ...]:
-        """The names of the nodes that a test has for itself."""
+        """The names of the nodes that a test has for itself; the decision needs none."""
+        if (plugin.criterion_of(item) or ("",))[0] == "decision":
+            return ()
         index = plugin.single_node(item)
         return self.session.all_nodes if index is None else self.session.all_nodes[index : index + 1]
 
     def take_nodes(self, item: pytest.Item) -> None:
         """Wait until no other xdist worker has any of the test's nodes, and have them."""
-        if self._leases is not None and self._lease is None:
-            self._lease = self._leases.acquire(self.nodes_of(item))
+        if self._leases is not None and self._lease is None and (nodes := self.nodes_of(item)):
+            self._lease = self._leases.acquire(nodes)
             self.session.use(self._lease.nodes)
 
     def give_nodes(self, nextitem: pytest.Item | None) -> None:
@@ -198,6 +202,13 @@ class Qualification:
         self._note_machine(measurement.conditions)
         criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         return measurement
+
+    def decision(self) -> Decision:
+        """What follows from all that was recorded, by whichever worker."""
+        assert self.folder is not None
+        if self._leases is not None:
+            deciding.wait_for_others(self.folder, self._leases, self.session.all_nodes)
+        return decide(self.folder.numbered(), self.project.decision)
 
     def _note_machine(self, conditions: Conditions | None) -> None:
         """Add to the recorded environment what only the ranks could tell, once."""

@@ -170,10 +170,14 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
+        return list(self.numbered().values())
+
+    def numbered(self) -> dict[int, Record]:
+        """As `records`, each under its line in ``records.jsonl``, counted from 1."""
         last: dict[str, int] = {}
         for record in self._records:
             last[record.test] = max(record.attempt, last.get(record.test, 0))
-        return [record for record in self._records if record.attempt == last[record.test]]
+        return {line: record for line, record in enumerate(self._records, 1) if record.attempt == last[record.test]}
 
     def refresh(self) -> None:
         """Read what the other parts have recorded meanwhile; nothing to do for who writes the folder alone."""

@@ -147,6 +147,7 @@ class Session:
         args: Mapping[str, Any] | None = None,
         *,
         nodes: int | Sequence[str] | None = None,
+        per_node: int | None = None,
         timeout: float | None = None,
         new_group: bool = False,
         fresh: bool = False,
@@ -157,8 +158,8 @@ class Session:
     ) -> list[RankResult]:
         """Run ``package.module:function`` on every rank of `nodes`: the first so many, or those named (default: all).
 
-        `fresh` gives it new processes, `new_group` a process group of its own. `arrangement` is the
-        rank map (default: the project's).
+        `per_node` limits it to the first so many ranks of each of them. `fresh` gives it new processes,
+        `new_group` a process group of its own. `arrangement` is the rank map (default: the project's).
 
         Raises:
             JobError: a rank raised, died or hung; LaunchError: the ranks could not be had.
@@ -168,7 +169,7 @@ class Session:
         if fresh and self._world is not None:
             self._world.fresh()
         world = self._ready(arrangement)
-        ranks = tuple(place.rank for place in world.rank_map.places if place.node in names)
+        ranks = tuple(place.rank for place in _among(world.rank_map.places, names, per_node))
         job = Job(
             name=function, args=args or {}, ranks=ranks, timeout=timeout or self.project.launcher.job_timeout,
             new_group=new_group, watch=watch, what=what, done=progress[0], total=progress[1],
@@ -282,23 +283,31 @@ class Session:
         results: Sequence[RankResult] = (),
         *,
         nodes: int | Sequence[str] | None = None,
+        per_node: int | None = None,
         places: Sequence[RankPlace] | None = None,
         **what: Any,
     ) -> Conditions | None:
         """Of a measurement with these results on `nodes`, as in `run`; None if no rank was ever started."""
         places = list(places or self.places)
         names = self._chosen("conditions", nodes)
-        used = [place for place in places if place.node in names]
+        used = _among(places, names, per_node)
         if not used:
             return None
         return Conditions(
-            nodes=len(names), nproc_per_node=self.nproc_per_node, ranks=len(used),
+            nodes=len(names), nproc_per_node=per_node or self.nproc_per_node, ranks=len(used),
             hosts=tuple(dict.fromkeys(place.host for place in used)),
             rank_nodes=tuple(place.node for place in used), simulated=self._launcher.simulated,
             oversubscribed=self._launcher.oversubscribed, device=self.device,
             device_name=used[0].device_name, backend=used[0].backend, versions=used[0].versions,
             load=_load(results, {place.rank: place.node for place in places}), **what,
         )  # fmt: skip
+
+
+def _among(places: Sequence[RankPlace], names: Collection[str], per_node: int | None) -> list[RankPlace]:
+    """The ranks on nodes of these names, of each node the first `per_node`."""
+    return [
+        place for place in places if place.node in names and (per_node is None or place.local_rank < per_node)
+    ]  # fmt: skip
 
 
 def _share(node: NodeHardware, plan: NodePlan) -> NodeHardware:

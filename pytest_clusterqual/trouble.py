@@ -29,13 +29,17 @@ def tells_of_a_lost_peer(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one rank said about a job; all defaults: it said nothing."""
+    """What one rank said about a job; all defaults: it said nothing.
+
+    `out_of_memory` is what it could not allocate, if that was the `error`.
+    """
 
     value: Any = None
     seconds: float = 0.0
     taken: tuple[float, float] = (0.0, 0.0)
     error: str = ""
     traceback: str = ""
+    out_of_memory: str = ""
     answered: bool = False
 
     @classmethod
@@ -46,6 +50,7 @@ class Answer:
             taken=tuple(message.get("taken", (0.0, 0.0))),
             error=str(message.get("error", "")),
             traceback=str(message.get("traceback", "")),
+            out_of_memory=str(message.get("out_of_memory", "")),
             answered=True,
         )
 
@@ -174,7 +179,26 @@ def describe(
         for node in sorted({nodes[rank] for rank in (*died, *lost)}):
             if tails.get(node, "").strip():
                 lines.append(f"last lines of {node}:\n{tails[node].strip()[-1500:]}")
-    return JobError("\n".join(lines), culprits=[name[rank] for rank in culprits])
+    return JobError(
+        "\n".join(lines),
+        culprits=[name[rank] for rank in culprits],
+        out_of_memory=_out_of_memory(culprits, answers, {rank: exits[rank] for rank in died}, name),
+    )
+
+
+def _out_of_memory(
+    culprits: Sequence[int], answers: Mapping[int, Answer], died: Mapping[int, Exit], name: Mapping[int, str]
+) -> str:
+    """Who ran out of memory; empty unless all the culprits did."""
+    told = []
+    for rank in culprits:
+        if rank in died and died[rank].out_of_memory:
+            told.append(f"{name[rank]} {died[rank]}")
+        elif rank in answers and answers[rank].out_of_memory:
+            told.append(f"{name[rank]} could not allocate {answers[rank].out_of_memory}")
+        else:
+            return ""
+    return "; ".join(told)
 
 
 def _first_line(text: str) -> str:

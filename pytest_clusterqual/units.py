@@ -1,7 +1,8 @@
 """The one place where quantities with units are read and printed.
 
 Inside the package every quantity is a float in its canonical unit: bytes ``B``, seconds ``s``,
-bytes per second ``B/s``, tokens per second ``tokens/s``, and ``1`` for shares and ratios.
+bytes per second ``B/s``, tokens per second ``tokens/s``, operations per second ``FLOP/s``, and ``1``
+for shares and ratios.
 GB/s means 1e9 B/s; KiB, MiB and GiB are powers of 1024.
 """
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pint
 
 BYTES, SECONDS, RATE, TOKEN_RATE, RATIO = "B", "s", "B/s", "tokens/s", "1"
+FLOP_RATE = "FLOP/s"
 NODES = "nodes"  # a count, never read from a file
 
 _DEFINITIONS = (
@@ -26,6 +28,7 @@ _DEFINITIONS = (
     "hour = 60 * minute = h",
     "day = 24 * hour = d",
     "token = [token] = _ = tokens",
+    "operation = [operation] = FLOP",
     "percent = 0.01 = %",
     "nano- = 1e-9 = n-",
     "micro- = 1e-6 = u- = µ- = μ-",
@@ -34,6 +37,7 @@ _DEFINITIONS = (
     "mega- = 1e6 = M-",
     "giga- = 1e9 = G-",
     "tera- = 1e12 = T-",
+    "peta- = 1e15 = P-",
     "kibi- = 1024 = Ki-",
     "mebi- = 1048576 = Mi-",
     "gibi- = 1073741824 = Gi-",
@@ -44,6 +48,7 @@ _EXAMPLES = {
     SECONDS: "a time such as 20 s",
     RATE: "a rate such as 300 GB/s",
     TOKEN_RATE: "a token rate such as 5e4 tokens/s",
+    FLOP_RATE: "a rate such as 989 TFLOP/s",
     RATIO: "a share or ratio such as 80 % or 0.8",
 }
 _QUANTITY = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S.*?)?\s*")
@@ -108,9 +113,11 @@ def _canonical(unit: str) -> pint.Unit:
     registry = _registry()
     if unit == RATIO:
         return registry.parse_units("")
-    return registry.parse_units(
-        {BYTES: "byte", SECONDS: "second", RATE: "byte/second", TOKEN_RATE: "token/second"}[unit]
-    )
+    names = {
+        BYTES: "byte", SECONDS: "second", RATE: "byte/second", TOKEN_RATE: "token/second",
+        FLOP_RATE: "operation/second",
+    }  # fmt: skip
+    return registry.parse_units(names[unit])
 
 
 def show(value: float, unit: str) -> str:
@@ -121,6 +128,8 @@ def show(value: float, unit: str) -> str:
         return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB"))
     if unit == RATE:
         return _scaled(value, 1000.0, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+    if unit == FLOP_RATE:
+        return _scaled(value, 1000.0, ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"))
     if unit == TOKEN_RATE:
         return f"{_digits(value)} tokens/s"
     if unit == SECONDS:
@@ -133,12 +142,22 @@ def show(value: float, unit: str) -> str:
         return f"{_digits(value * 1e3)} ms" if magnitude >= 0.9995e-3 else f"{_digits(value * 1e6)} us"
     if unit == RATIO:
         return _digits(value)
-    return f"{_digits(value)} {unit}"
+    return f"{_digits(value)} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def show_share(value: float) -> str:
     """Print a ratio as a percentage."""
     return f"{_digits(value * 100)} %"
+
+
+def show_number(value: float) -> str:
+    """Print a number that has no unit, such as a price, with its digits in groups of three."""
+    return f"{value:,.10g}"
+
+
+def show_decimal(size: float) -> str:
+    """Print bytes in powers of 1000, as data sheets do."""
+    return _scaled(size, 1000.0, ("B", "kB", "MB", "GB", "TB"))
 
 
 def _scaled(value: float, step: float, names: tuple[str, ...]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.fabric import SynchronizationMeasurement
+from pytest_clusterqual.model.fabric import RankLadder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ RUNGS = ("compute", "barrier", "payload", "step")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder:
-    """`compute` are seconds as (round, step, rank). `rounds` are the seconds of the typical step of each round.
+    """`compute` are seconds as (round, step, rank). `rounds` are those of the typical step of each round, by rung.
 
     A typical step without communication is that of the middle rank; where ranks wait for each
     other it is that of the slowest.
@@ -37,18 +38,24 @@ class Ladder:
         return len(self.compute)
 
 
-def reduced(m: SynchronizationMeasurement) -> Ladder:
-    """Raises MeasurementError, which names rank, round and rung, if a step or a positive time is missing."""
+def reduced(
+    conditions: Conditions, rounds: Sequence[Sequence[RankLadder]], what: str, *, rungs: Sequence[str] = RUNGS
+) -> Ladder:
+    """The ladders of all ranks in each of `rounds`, which must have these `rungs`; `what` begins an error's message.
+
+    Raises:
+        MeasurementError: names rank, round and rung, if a step or a positive time is missing.
+    """
     import numpy as np
 
-    _check(m)
-    ordered = [sorted(ranks, key=lambda each: each.rank) for ranks in m.rounds]
-    seconds = {rung: [np.array([getattr(each, rung) for each in ranks]).T for ranks in ordered] for rung in RUNGS}
+    _check(conditions, rounds, what, rungs)
+    ordered = [sorted(ranks, key=lambda each: each.rank) for ranks in rounds]
+    seconds = {rung: [np.array([getattr(each, rung) for each in ranks]).T for ranks in ordered] for rung in rungs}
     fewest = min(len(steps) for steps in seconds["compute"])  # a continued measurement may have steps of other lengths
-    typical = {rung: tuple(float(np.median(np.max(steps, axis=1))) for steps in seconds[rung]) for rung in RUNGS}
+    typical = {rung: tuple(float(np.median(np.max(steps, axis=1))) for steps in seconds[rung]) for rung in rungs}
     alone = tuple(float(np.median(np.median(steps, axis=0))) for steps in seconds["compute"])
     return Ladder(
-        conditions=m.conditions,
+        conditions=conditions,
         compute=np.stack([steps[:fewest] for steps in seconds["compute"]]),
         rounds={**typical, "compute": alone},
     )
@@ -74,17 +81,17 @@ def expected_slowest(samples: Samples) -> float:
     return float(times[low])
 
 
-def _check(m: SynchronizationMeasurement) -> None:
-    if not m.rounds:
-        raise MeasurementError("synchronization: no round was measured")
-    if m.conditions.ranks < 2:
-        raise MeasurementError(f"synchronization: in a world of {m.conditions.ranks} nobody waits for anybody")
-    for number, ranks in enumerate(m.rounds, 1):
-        check_ranks(m.conditions, [each.rank for each in ranks], f"synchronization: round {number}")
+def _check(conditions: Conditions, rounds: Sequence[Sequence[RankLadder]], what: str, rungs: Sequence[str]) -> None:
+    if not rounds:
+        raise MeasurementError(f"{what}: no round was measured")
+    if conditions.ranks < 2:
+        raise MeasurementError(f"{what}: in a world of {conditions.ranks} nobody waits for anybody")
+    for number, ranks in enumerate(rounds, 1):
+        check_ranks(conditions, [each.rank for each in ranks], f"{what}: round {number}")
         steps = len(ranks[0].compute)
         for each in ranks:
-            for rung in RUNGS:
-                where, seconds = f"synchronization: round {number}, rank {each.rank}, {rung}", getattr(each, rung)
+            for rung in rungs:
+                where, seconds = f"{what}: round {number}, rank {each.rank}, {rung}", getattr(each, rung)
                 if len(seconds) != steps or not steps:
                     raise MeasurementError(f"{where}: got {len(seconds)} steps, want {steps or 'some'}")
                 if wrong := [taken for taken in seconds if not math.isfinite(taken) or taken <= 0]:

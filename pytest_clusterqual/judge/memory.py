@@ -16,7 +16,8 @@ from pytest_clusterqual.model.record import Finding, Interval, Judgement
 from pytest_clusterqual.model.requirement import Requirement
 
 IMBALANCE = 1.05  # above the median of the other ranks
-GROWTH = 1.005  # from one step to the next
+GROWTH = 1.02  # from one step to the next; a buffer that gloo lets go of a moment later makes about 1 % of a small job
+FRAGMENTATION = 1.25  # reserved by the allocator over what tensors held of it
 
 
 def judge_memory(m: MemoryMeasurement, requirements: Iterable[Requirement]) -> tuple[Judgement, ...]:
@@ -25,14 +26,22 @@ def judge_memory(m: MemoryMeasurement, requirements: Iterable[Requirement]) -> t
     Raises:
         MeasurementError: a rank, a step, a peak or a finite loss is missing.
     """
-    _check(m)
     requirements = tuple(requirements)
-    cases = (_peak(m), _headroom(m))
     return tuple(
         judgement
-        for case in cases
+        for case in figures(m)
         for judgement in judge_each(case, applicable(requirements, "memory", case.quantity, m.conditions))
     )
+
+
+def figures(m: MemoryMeasurement, label: str = "") -> tuple[Case, Case]:
+    """`peak` and `headroom`, ready to be judged.
+
+    Raises:
+        MeasurementError: as `judge_memory`.
+    """
+    _check(m)
+    return _peak(m, label), _headroom(m, label)
 
 
 def _check(m: MemoryMeasurement) -> None:
@@ -55,32 +64,38 @@ def _check(m: MemoryMeasurement) -> None:
             )
 
 
-def _peak(m: MemoryMeasurement) -> Case:
+def _peak(m: MemoryMeasurement, label: str) -> Case:
     per_rank = {str(r.rank): float(max(r.step_peaks)) for r in m.ranks}
     fullest = max(m.ranks, key=lambda r: max(r.step_peaks))
     peak = float(max(fullest.step_peaks))
     step = fullest.step_peaks.index(int(peak)) + 1
-    findings = (*_imbalance(m.conditions, per_rank), *(f for r in m.ranks for f in _growth(m.conditions, r)))
+    each = (finding for r in m.ranks for look in (_growth, _fragmentation) for finding in look(m.conditions, r))
+    findings = (*_imbalance(m.conditions, per_rank), *each)
+    reserved = f"; {units.show(max(fullest.reserved_peaks), units.BYTES)} reserved" if fullest.reserved_peaks else ""
     return Case(
         quantity="peak",
-        label="",
+        label=label,
         value=peak,
         unit=units.BYTES,
         timing=False,
         interval=_maximum(peak, sum(len(r.step_peaks) for r in m.ranks)),
         samples=tuple(float(max(peaks)) for peaks in zip(*(r.step_peaks for r in m.ranks), strict=True)),
         per_rank=per_rank,
+        # Those of older measurements split what was at rest, not the peak.
+        parts={name: float(size) for name, size in fullest.parts.items()}
+        if sum(fullest.parts.values()) == peak
+        else {},
         findings=findings,
-        note=f"{rank_name(m.conditions, fullest.rank)}, step {step}; counted: {fullest.counted}",
+        note=f"{rank_name(m.conditions, fullest.rank)}, step {step}{reserved}; counted: {fullest.counted}",
     )
 
 
-def _headroom(m: MemoryMeasurement) -> Case:
+def _headroom(m: MemoryMeasurement, label: str) -> Case:
     shares = {r.rank: (r.limit - r.device_used) / r.limit for r in m.ranks}
     fullest = min(m.ranks, key=lambda r: shares[r.rank])
     return Case(
         quantity="headroom",
-        label="",
+        label=label,
         value=shares[fullest.rank],
         unit=units.RATIO,
         timing=False,
@@ -126,5 +141,21 @@ def _growth(conditions: Conditions, r: RankMemory) -> list[Finding]:
             evidence=f"the peak rose in every step after the first: "
             f"{', '.join(units.show(peak, units.BYTES) for peak in later[:6])}",
             check_next="run more steps; look for tensors kept from step to step, such as losses not detached",
+        )
+    ]
+
+
+def _fragmentation(conditions: Conditions, r: RankMemory) -> list[Finding]:
+    if not r.reserved_peaks or max(r.reserved_peaks) <= FRAGMENTATION * max(r.step_peaks):
+        return []
+    reserved, held = max(r.reserved_peaks), max(r.step_peaks)
+    return [
+        Finding(
+            suspect=rank_name(conditions, r.rank),
+            kind="fragmentation",
+            evidence=f"the allocator reserved {units.show(reserved, units.BYTES)}, of which tensors never held more "
+            f"than {units.show(held, units.BYTES)}",
+            check_next="whether sizes change from step to step; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            level="note",
         )
     ]

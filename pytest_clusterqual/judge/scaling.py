@@ -2,81 +2,63 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.judgement import (
-    Case,
-    applicable,
-    check_ranks,
-    judge_each,
-    judge_missing,
-    worst_load,
-)
+from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, worst_load
 from pytest_clusterqual.judge.layout import expert_imbalance, notes, pipeline_bubble
-from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval, slowest, steady_start
+from pytest_clusterqual.judge.scaling_runs import Point, nodes_text, points_of
+from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval
+from pytest_clusterqual.judge.waterfall import judge_waterfall
 from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.project import Target
 from pytest_clusterqual.model.record import Interval, Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
-from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
+from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 
 SAME_LOSS = 1e-3  # relative
 RATIOS = ("speedup", "efficiency")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    """All runs on one number of nodes, in the order they were made; one figure a run, in seconds."""
-
-    nodes: int
-    runs: tuple[ScalingRun, ...]
-    step_times: tuple[float, ...]
-    work_times: tuple[float, ...]
-
-    @property
-    def label(self) -> str:
-        return _nodes(self.nodes)
-
-    @property
-    def note(self) -> str:
-        steps = len(self.runs[0].ranks[0].step_seconds)
-        otherwise = "".join(f"; {means}" for means in self.runs[0].ranks[0].otherwise)
-        return f"{len(self.runs)} runs of {steps} steps on {self.label}, slowest rank{otherwise}"
-
-
-def judge_scaling(m: ScalingMeasurement, requirements: Iterable[Requirement]) -> tuple[Judgement, ...]:
+def judge_scaling(
+    m: ScalingMeasurement, requirements: Iterable[Requirement], target: Target | None = None
+) -> tuple[Judgement, ...]:
     """Judge every point by itself, and the larger ones against the smallest.
 
-    `step_time` (s) is the median of a run's steady steps, `throughput` (tokens/s) follows from
-    it, `time_to_fixed_work` (s) spans all steps. `speedup` is the ratio of the times to fixed
-    work, `efficiency` the speedup over the ratio of nodes; both exist only where the points did
-    the same job. `bubble` and `imbalance` are those of `judge.layout`, where the layout has a pipeline
-    or the model experts.
+    `step_time` (s) is the median of a run's steady steps, `throughput` (tokens/s) and `time_to_train` (s, for
+    the tokens of `target`) follow from it, `time_to_fixed_work` (s) spans all steps. `speedup` is the ratio of
+    the times to fixed work, `efficiency` the speedup over the ratio of nodes; both exist only where the points
+    did the same job, else `throughput_per_device` (tokens/s) is shown. `bubble` and `imbalance` are those of
+    `judge.layout`, where the layout has a pipeline or the model experts. Where the time goes is told by
+    `judge.waterfall`.
 
     Raises:
         MeasurementError: a run, a rank, a step or a positive time is missing.
     """
     requirements = tuple(requirements)
-    points = _points(m)
+    base, *others = points = points_of(m)
     if m.conditions.nodes not in [point.nodes for point in points]:
-        raise MeasurementError(f"scaling: there is no run on {_nodes(m.conditions.nodes)}")
+        raise MeasurementError(f"scaling: there is no run on {nodes_text(m.conditions.nodes)}")
+    differences = {point.nodes: _differences(base, point) for point in others}
     judgements: list[Judgement] = []
     for point in points:
-        judgements += _judge_times(m, point, requirements)
+        judgements += _judge_times(m, point, requirements, target)
+        if any(differences.values()):
+            judgements += judge_each(_normalized(m, point), ())
         judgements += _judge_layout(m, point, requirements)
-        if point is points[0]:
+        same = point is not base and not differences[point.nodes]
+        judgements += judge_waterfall(m, base if same else None, point, requirements, load=_load(m, point))
+        if point is base:
             judgements += _ratios_of_baseline(m, point, requirements)
         else:
-            judgements += _judge_ratios(m, points[0], point, requirements)
+            judgements += _judge_ratios(m, base, point, differences[point.nodes], requirements)
     return tuple(judgements)
 
 
 def different_regime(a: ScalingRun, b: ScalingRun) -> list[str]:
     """What makes two runs incomparable, one phrase each; empty where they did the same job."""
-    names = (_nodes(a.conditions.nodes), _nodes(b.conditions.nodes))
+    names = (nodes_text(a.conditions.nodes), nodes_text(b.conditions.nodes))
     pairs: list[tuple[str, object, object]] = [
         (name.replace("_", " "), getattr(a.conditions, name), getattr(b.conditions, name))
         for name in ("workload", "layout", "device", "device_name", "backend", "simulated", "nproc_per_node")
@@ -111,81 +93,48 @@ def _losses(run: ScalingRun) -> list[float]:
     return [sum(row) / len(row) for row in zip(*(rank.losses for rank in run.ranks), strict=True)]
 
 
-def _points(m: ScalingMeasurement) -> list[Point]:
-    if not m.runs:
-        raise MeasurementError("scaling: no run was made")
-    by_nodes: dict[int, list[ScalingRun]] = {}
-    for number, run in enumerate(m.runs, 1):
-        _check(run, f"scaling: run {number} on {_nodes(run.conditions.nodes)}")
-        by_nodes.setdefault(run.conditions.nodes, []).append(run)
-    return [
-        Point(
-            nodes=nodes,
-            runs=tuple(runs),
-            step_times=tuple(map(_step_time, runs)),
-            work_times=tuple(max(rank.work_seconds for rank in run.ranks) for run in runs),
-        )
-        for nodes, runs in sorted(by_nodes.items())
-    ]
-
-
-def _check(run: ScalingRun, where: str) -> None:
-    check_ranks(run.conditions, [rank.rank for rank in run.ranks], where)
-    first = run.ranks[0]
-    if run.conditions.ranks != run.conditions.nodes * run.conditions.nproc_per_node:
-        raise MeasurementError(
-            f"{where}: {run.conditions.ranks} ranks are not {run.conditions.nodes} x {run.conditions.nproc_per_node}"
-        )
-    for rank in run.ranks:
-        shape = _shape(rank)
-        if shape != _shape(first):
-            raise MeasurementError(
-                f"{where}: rank {rank.rank} has {shape[0]} steps, {shape[1]} losses and {shape[2]} tokens per step, "
-                f"rank {first.rank} {_shape(first)[0]}, {_shape(first)[1]} and {_shape(first)[2]}"
-            )
-        if not all(shape):
-            raise MeasurementError(
-                f"{where}: rank {rank.rank} has {shape[0]} steps, {shape[1]} losses and {shape[2]} tokens per step"
-            )
-        if not all(math.isfinite(seconds) and seconds > 0 for seconds in (*rank.step_seconds, rank.work_seconds)):
-            raise MeasurementError(f"{where}: rank {rank.rank} has a time that is not above 0")
-        for number, loss in enumerate(rank.losses, 1):
-            if not math.isfinite(loss):
-                raise MeasurementError(f"{where}: the loss of step {number} is {loss} on rank {rank.rank}")
-
-
-def _shape(rank: RankTraining) -> tuple[int, int, int]:
-    return len(rank.step_seconds), len(rank.losses), rank.tokens_per_step
-
-
-def _step_time(run: ScalingRun) -> float:
-    steps = slowest([rank.step_seconds for rank in run.ranks])
-    return median(steps[steady_start(steps) :])
-
-
-def _judge_times(m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement]) -> list[Judgement]:
+def _judge_times(
+    m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement], target: Target | None
+) -> list[Judgement]:
     tokens = point.runs[0].ranks[0].tokens_per_step
     figures = {
         "step_time": point.step_times,
         "throughput": tuple(tokens / seconds for seconds in point.step_times),
         "time_to_fixed_work": point.work_times,
     }
-    return [
+    beside = dict.fromkeys(figures, point.note)
+    if target:
+        figures["time_to_train"] = tuple(target.tokens / tokens * seconds for seconds in point.step_times)
+        beside["time_to_train"] = f"{target.tokens:.3g} tokens in steps like these, without checkpoints and failures"
+        beside["time_to_train"] += f"; the file's target is {units.show(target.time, units.SECONDS)}"
+    steps = {str(rank): seconds for rank, seconds in point.per_rank(lambda rank: rank.step_seconds).items()}
+    judgements = [
         judgement
         for quantity, samples in figures.items()
         for judgement in judge_each(
             _case(
-                quantity,
-                point,
-                value=median(samples),
-                interval=median_interval(samples),
-                samples=samples,
-                load=_load(m, point),
-                note=point.note,
+                quantity, point, value=median(samples), interval=median_interval(samples), samples=samples,
+                load=_load(m, point), note=beside[quantity], per_rank=steps if quantity == "step_time" else {},
             ),
             applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes),
         )
-    ]
+    ]  # fmt: skip
+    if target is None:
+        why = "the file has no target.tokens"
+        required = applicable(requirements, "scaling", "time_to_train", m.conditions, nodes=point.nodes)
+        judgements += [judge_missing("time_to_train", point.label, units.SECONDS, why, each) for each in required]
+    return judgements
+
+
+def _normalized(m: ScalingMeasurement, point: Point) -> Case:
+    """What may still be shown of points that did different jobs."""
+    tokens = point.runs[0].ranks[0].tokens_per_step / point.runs[0].conditions.ranks
+    samples = tuple(tokens / seconds for seconds in point.step_times)
+    return _case(
+        "throughput_per_device", point, value=median(samples), interval=median_interval(samples), samples=samples,
+        load=_load(m, point), note=f"{point.note}; the points did not do the same job: this is no efficiency",
+        unit=units.TOKEN_RATE,
+    )  # fmt: skip
 
 
 def _judge_layout(m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement]) -> list[Judgement]:
@@ -213,10 +162,14 @@ def _judge_layout(m: ScalingMeasurement, point: Point, requirements: Sequence[Re
 
 
 def _judge_ratios(
-    m: ScalingMeasurement, base: Point, point: Point, requirements: Sequence[Requirement]
+    m: ScalingMeasurement,
+    base: Point,
+    point: Point,
+    differences: Sequence[str],
+    requirements: Sequence[Requirement],
 ) -> list[Judgement]:
     required = {q: applicable(requirements, "scaling", q, m.conditions, nodes=point.nodes) for q in RATIOS}
-    if differences := _differences(base, point):
+    if differences:
         why = f"{base.label} and {point.label} did not do the same job ({'; '.join(differences)})"
         return [
             judge_missing(quantity, point.label, QUANTITIES["scaling"][quantity], why, requirement)
@@ -266,17 +219,20 @@ def _case(
     samples: tuple[float, ...],
     load: Load | None,
     note: str,
+    per_rank: dict[str, float] | None = None,
+    unit: str = "",
 ) -> Case:
     return Case(
         quantity=quantity,
         label=point.label,
         value=value,
-        unit=QUANTITIES["scaling"][quantity],
+        unit=unit or QUANTITIES["scaling"][quantity],
         interval=interval,
         timing=True,
         load=load,
         samples=samples,
         counted="runs",
+        per_rank=per_rank or {},
         note=note,
     )
 
@@ -295,7 +251,3 @@ def _divided(interval: Interval | None, multiple: float) -> Interval | None:
 
 def _load(m: ScalingMeasurement, *points: Point) -> Load | None:
     return worst_load([m.conditions.load, *(run.conditions.load for point in points for run in point.runs)])
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"

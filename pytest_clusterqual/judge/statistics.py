@@ -113,6 +113,22 @@ def ratio_interval(
     )
 
 
+def apart_ratio_interval(above: Sequence[float], below: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Enclose median(above) / median(below) of runs that are no pairs, made perhaps on other days.
+
+    The extremes that the intervals of the two medians allow; at 95 % or more for noise of any two sizes
+    from 6 runs of each on (a test simulates it). None below `minimum_samples` runs of either; bounds are nan
+    if a run is not finite and positive.
+    """
+    count = min(len(above), len(below))
+    if not all(math.isfinite(run) and run > 0 for run in (*above, *below)):
+        return Interval(low=math.nan, high=math.nan, kind="median", level=level, samples=count)
+    one, other = median_interval(above, level), median_interval(below, level)
+    if one is None or other is None:
+        return None
+    return Interval(low=one.low / other.high, high=one.high / other.low, kind="median", level=level, samples=count)
+
+
 def _bootstrap(baseline: Sequence[float], candidate: Sequence[float], level: float, seed: int) -> tuple[float, float]:
     import numpy as np  # on first use: most judgements need no array
 

@@ -21,7 +21,7 @@ def judge_synchronization(m: SynchronizationMeasurement, plan: FabricPlan) -> tu
     Raises:
         MeasurementError: a rank, a round, a step or a positive time is missing; it names rank, round and rung.
     """
-    ladder = reduced(m)
+    ladder = reduced(m.conditions, m.rounds, "synchronization")
     alone, held = ladder.rounds["compute"], ladder.rounds["barrier"]
     interval = ratio_interval(held, alone)
     predicted = expected_slowest(ladder.compute) / median(alone)

@@ -25,20 +25,23 @@ UNEXPLAINED = 1.1  # times what the parts of a step lead to expect
 def causes(ladder: Ladder, interval: Interval | None, predicted: float) -> tuple[Finding, ...]:
     """What makes the ranks wait; where nothing else does, each rank's own jitter.
 
-    `interval` is that of the amplification, `predicted` the amplification that the ranks' own
-    jitter leads to expect.
+    `interval` is that of the amplification, None where no barriers were measured; `predicted` is the
+    amplification that the ranks' own jitter leads to expect.
     """
-    if ladder.count < LEAST_ROUNDS or interval is None:
+    if ladder.count < LEAST_ROUNDS:
         return (_too_few(ladder.count),)
-    found = (*odd_ranks(ladder), *_common_cause(ladder), *_communication(ladder, interval, predicted))
-    return found or (_inherent(interval, predicted),)
+    found = (*odd_ranks(ladder), *_common_cause(ladder))
+    if interval is None:
+        return found
+    return (*found, *_communication(ladder, interval, predicted)) or (_inherent(interval, predicted),)
 
 
 def _too_few(rounds: int) -> Finding:
     return Finding(
         suspect="the ranks", kind="cause of waiting", level="note",
         evidence=f"cannot be decided, because {rounds} rounds are too few to tell a slow rank from chance",
-        check_next=f"measure again with a launcher.job_timeout that leaves time for {LEAST_ROUNDS} rounds or more",
+        check_next="measure again with a budget and a launcher.job_timeout that leave time for "
+        f"{LEAST_ROUNDS} rounds or more",
     )  # fmt: skip
 
 

@@ -11,6 +11,15 @@ from typing import Literal, get_args
 # not-qualified: a criterion did not pass · undecided: something is missing
 Outcome = Literal["one-node", "memory", "performance", "replicas", "peak-only", "not-qualified", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+TITLES: dict[Outcome, str] = {
+    "one-node": "one node suffices",
+    "memory": "memory-driven scale-out",
+    "performance": "performance-driven scale-out",
+    "replicas": "replicas, not a cluster",
+    "peak-only": "peak scales but the full run does not",
+    "not-qualified": "not qualified",
+    "undecided": "undecided",
+}
 Section = Literal["training identity", "parallelism", "single-node baseline", "multi-node candidate", "decision"]
 
 

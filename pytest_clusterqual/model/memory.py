@@ -18,8 +18,10 @@ class RankMemory:
     what the allocator held from the device (empty on CPU). `device_used` is the highest use seen
     at device level: the process' peak resident set on CPU, total minus free on CUDA. `limit` is
     the device memory, on CPU the rank's share; `limit_from` says where the limit comes from.
-    `parts` splits the steady state: parameters, gradients, optimizer (bytes held on this rank), and what
-    the peak holds besides: activations, and other (communication buffers and temporary tensors).
+    `parts` is what the highest of the peaks is made of, and adds up to it: parameters, gradients and
+    optimizer as far as they were there at that moment, activations (what forward passes made and still
+    held, repeated ones too), and other: communication buffers, temporary tensors, the batch, whatever
+    could not be told apart.
     """
 
     rank: int
@@ -70,10 +72,12 @@ class Rung:
 class RungResult:
     """What came of a rung: the memory of its ranks and `runs` of the fixed work, or who ran `out_of_memory`.
 
-    `ranks` are those that told; none of a rung that was not tried, and `untried` says why.
+    `ranks` are those that told, each on its one of `rank_nodes`; none of a rung that was not tried, and
+    `untried` says why.
     """
 
     rung: Rung
+    rank_nodes: tuple[str, ...] = ()
     ranks: tuple[RankMemory, ...] = ()
     runs: tuple[ScalingRun, ...] = ()
     out_of_memory: str = ""

@@ -14,6 +14,7 @@ from typing import Literal
 
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
+from pytest_clusterqual.model.purchase import PurchasePlan
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.model.requirement import Op, Requirement
 from pytest_clusterqual.model.topology import Links
@@ -109,8 +110,9 @@ _COMPARED = {"==": operator.eq, "<=": operator.le, ">=": operator.ge, "<": opera
 class MemoryPlan:
     """`steps` optimizer steps in fresh processes. `layouts` names some of the file's; None: all.
 
-    `ladder` gives a test of all ways to make the job fit, from one device up. `device_memory` in bytes
-    lets each device have less than there is, as if it were a smaller one; None: all of it.
+    `ladder` gives a test of all ways to make the job fit, from one device up. In it, `device_memory` in
+    bytes lets each device have less than there is, as if it were a smaller one; None: all of it. What fits
+    is timed for about `budget` seconds.
     """
 
     layouts: tuple[str, ...] | None = None
@@ -118,6 +120,7 @@ class MemoryPlan:
     steps: int = 3
     ladder: bool = False
     device_memory: int | None = None
+    budget: float = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,6 +224,7 @@ class Project:
     scaling: ScalingPlan | None = None
     full_run: FullRunPlan | None = None
     decision: DecisionPlan | None = None
+    purchase: PurchasePlan | None = None
     exceptions: tuple[KnownException, ...] = ()
 
     def requirements(self, criterion: str) -> tuple[Requirement, ...]:

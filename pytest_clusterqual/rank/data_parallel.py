@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -25,12 +27,39 @@ LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def replicate_plainly(ctx: Context, model: Transformer, place: Place) -> nn.Module:
     """Wrap a model that is filled already."""
+    if ctx.backend == "fake":
+        return Bucketed(model)
     return DistributedDataParallel(
         model,
         device_ids=[ctx.device] if ctx.device.type == "cuda" else None,
         process_group=place.copies.get_group(),
         gradient_as_bucket_view=True,
     )
+
+
+class Bucketed(DistributedDataParallel):
+    """What DDP holds, and nothing it does: its reducer is not Python and reads values, which fake tensors lack.
+
+    The buckets are there for good. A gradient is made beside them, as any other, and moves into them when
+    it is to be exchanged.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = model
+        self.require_backward_grad_sync = True  # what `no_sync` takes away for a while
+        self.reducer: Any = SimpleNamespace(prepare_for_backward=lambda _: None)
+        for parameter in model.parameters():
+            bucket = torch.empty_like(parameter, requires_grad=False)
+            parameter.register_post_accumulate_grad_hook(partial(self._move, bucket))
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+    def _move(self, bucket: Tensor, parameter: Tensor) -> None:
+        if self.require_backward_grad_sync:
+            bucket.copy_(parameter.grad)
+            parameter.grad = bucket
 
 
 def spread(model: Transformer, place: Place, workload: Workload) -> None:
@@ -61,8 +90,8 @@ def _spread_experts(mixture: Any, place: Place, policy: MixedPrecisionPolicy) ->
 
 
 def _shards(copies: DeviceMesh) -> int:
-    names = copies.mesh_dim_names or ()
-    return copies.size(names.index("shard")) if "shard" in names else 1
+    names = enumerate(copies.mesh_dim_names or ())
+    return next((copies.size(number) for number, name in names if name.startswith("shard")), 1)
 
 
 def _wrap(module: nn.Module, copies: DeviceMesh, place: Place, policy: MixedPrecisionPolicy) -> None:

@@ -37,6 +37,24 @@ class Exchanged:
     dtype: torch.dtype
 
 
+def irreplaceable(job: Job) -> str:
+    """Why the communication of a job cannot be replaced; empty if it can."""
+    if odd := job.layout.unreplaceable:
+        return f"layout {job.layout.name}: the communication of {odd} cannot be left out of a step"
+    if _sharded(job) and job.scaler.is_enabled():
+        return (
+            "precision fp16 with fsdp: the ranks also tell each other of gradients that overflow, which cannot be "
+            "left out of a step; want bf16 or fp32"
+        )
+    if _sharded(job) or isinstance(job.model, DistributedDataParallel):
+        return ""
+    return f"{type(job.model).__name__}: its communication cannot be left out"
+
+
+def _sharded(job: Job) -> list[FSDPModule]:
+    return [module for module in job.model.modules() if isinstance(module, FSDPModule)]
+
+
 class Communication:
     """What a job exchanges. `mode` is what happens from the next step on; the same on every rank.
 
@@ -53,23 +71,14 @@ class Communication:
         self._group = ctx.group
         self._rank, self._size = ctx.rank, ctx.world_size
         self._token = torch.zeros(1, device=ctx.device)
-        sharded = [module for module in job.model.modules() if isinstance(module, FSDPModule)]
-        if odd := job.layout.unreplaceable:
-            raise ClusterQualError(f"layout {job.layout.name}: the communication of {odd} cannot be left out of a step")
+        if reason := irreplaceable(job):
+            raise ClusterQualError(reason)
         if isinstance(job.model, DistributedDataParallel):
             # DDP reads a hook's annotations, and those of this file are strings: a lambda has none.
             job.model.register_comm_hook(None, lambda _state, bucket: self._bucket(bucket))
-        elif sharded and job.scaler.is_enabled():
-            raise ClusterQualError(
-                "precision fp16 with fsdp: the ranks also tell each other of gradients that overflow, which cannot be "
-                "left out of a step; want bf16 or fp32"
-            )
-        elif sharded:
-            for module in sharded:
-                module.set_custom_all_gather(_Replaced(self._all_gather))  # type: ignore[arg-type]
-                module.set_custom_reduce_scatter(_Replaced(self._reduce_scatter))  # type: ignore[arg-type]
-        else:
-            raise ClusterQualError(f"{type(job.model).__name__}: its communication cannot be left out")
+        for module in _sharded(job):
+            module.set_custom_all_gather(_Replaced(self._all_gather))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(_Replaced(self._reduce_scatter))  # type: ignore[arg-type]
 
     def _bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         gradients = bucket.buffer()
@@ -80,12 +89,10 @@ class Communication:
             work = dist.all_reduce(gradients, group=self._group, async_op=True)
         elif self.mode == "barrier":
             work = self._meet(async_op=True)
-        if work is not None:
-            done: torch.futures.Future[Tensor] = work.get_future().then(lambda _: gradients)
-            return done
-        at_once: torch.futures.Future[Tensor] = torch.futures.Future()
-        at_once.set_result(gradients)
-        return at_once
+        if work is None:
+            return at_once(gradients)
+        done: torch.futures.Future[Tensor] = work.get_future().then(lambda _: gradients)
+        return done
 
     def _all_gather(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -115,6 +122,13 @@ class Communication:
         self.exchanged.append(
             Exchanged(collective=collective, given=given.numel(), received=received.numel(), dtype=given.dtype)
         )
+
+
+def at_once(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """What a hook of DDP answers where nothing is exchanged."""
+    answer: torch.futures.Future[Tensor] = torch.futures.Future()
+    answer.set_result(gradients)
+    return answer
 
 
 class _Replaced:

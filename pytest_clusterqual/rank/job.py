@@ -71,17 +71,18 @@ class Job:
         self.scaler.update()
         return self._total * self.layout.pipeline  # only the last stage has one
 
-    def parts(self) -> dict[str, int]:
-        """Bytes held on this rank by parameters, gradients and optimizer state; call it after a step."""
+    def held(self) -> dict[str, list[Tensor]]:
+        """This rank's parts of parameters, gradients and optimizer state; call it after a step."""
         parameters = list(self.model.parameters())
         states = [
             value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
         ]
-        return {
-            "parameters": _local_bytes(parameters),
-            "gradients": _local_bytes([p.grad for p in parameters if p.grad is not None]),
-            "optimizer": _local_bytes(states),
-        }
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        return {"parameters": _local(parameters), "gradients": _local(gradients), "optimizer": _local(states)}
+
+    def parts(self) -> dict[str, int]:
+        """Bytes of what is `held`."""
+        return {name: sum(t.numel() * t.element_size() for t in tensors) for name, tensors in self.held().items()}
 
     @property
     def otherwise(self) -> tuple[str, ...]:
@@ -100,6 +101,10 @@ class Job:
                 tokens[int(name.split("blocks.")[1].split(".")[0])] = module.load
         dist.all_reduce(tokens, group=self._group)
         return Routing(degree=self._place.shape.expert, top_k=shape.top_k, tokens=tuple(map(tuple, tokens.tolist())))
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        return self._pipeline
 
     def pipeline_times(self, steps: int) -> PipelineTimes | None:
         """How much of the last `steps` this rank's stages computed, None without a pipeline."""
@@ -174,6 +179,5 @@ def _scaler(ctx: Context, here: Place, *, enabled: bool) -> torch.amp.GradScaler
     return scaler
 
 
-def _local_bytes(tensors: Sequence[Tensor]) -> int:
-    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
-    return sum(t.numel() * t.element_size() for t in local)
+def _local(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]

@@ -7,7 +7,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch.distributed import ProcessGroup
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.groups import groups_of
 
+Subgroups = dict[tuple[str, tuple[int, ...]], ProcessGroup]  # backend, where it is not the usual one, and members
+
 
 @dataclass(kw_only=True)
 class Context:
@@ -25,7 +27,8 @@ class Context:
 
     `rank` and `world_size` count within this job's group, which may be a part of the launch:
     `members` are the global ranks of the group in order, `nodes` the node of each of them.
-    `ranks_on_host` is how many ranks of the launch share this machine's memory.
+    `ranks_on_host` is how many ranks of the launch share this machine's memory. Groups of a `silent` one
+    exchange nothing.
     """
 
     rank: int
@@ -41,7 +44,8 @@ class Context:
     ranks_on_host: int
     scratch: Path
     tell: Callable[[float, float, str], None] = lambda done, total, what: None
-    subgroups: dict[tuple[int, ...], ProcessGroup] = field(default_factory=dict)
+    subgroups: Subgroups = field(default_factory=dict)
+    silent: bool = False
 
     @property
     def world_size(self) -> int:
@@ -54,20 +58,31 @@ class Context:
         """
         return self.own_group([ranks])
 
-    def own_group(self, groups: Sequence[Sequence[int]]) -> ProcessGroup | None:
+    def own_group(self, groups: Sequence[Sequence[int]], *, kept: bool = False) -> ProcessGroup | None:
         """A process group of those ranks among which this rank is; None if it is in none of `groups`.
 
-        No rank may be in two of them. Every rank of the job must call it, alike.
+        No rank may be in two of them. Every rank of the job must call it, alike. One with all ranks is
+        the job's own, which ends with it, unless it is to be `kept` as the others are.
         """
         mine = next((ranks for ranks in groups if self.rank in ranks), ())
-        if not mine or len(mine) == self.world_size:
+        if not mine or (len(mine) == self.world_size and not kept):
             return self.group if mine else None
-        members = tuple(self.members[rank] for rank in mine)
+        return self._kept(tuple(self.members[rank] for rank in mine), "fake" if self.silent else "")
+
+    def silenced(self) -> Context:
+        """The same ranks, whose groups from here on exchange nothing: each rank gets its own data back, at once.
+
+        Every rank of the job must call it, alike.
+        """
+        importlib.import_module("torch.testing._internal.distributed.fake_pg")  # makes the backend known
+        return replace(self, group=self._kept(self.members, "fake"), silent=True)
+
+    def _kept(self, members: tuple[int, ...], backend: str) -> ProcessGroup:
         # Kept for the life of the worker: a name that is used again after its group was destroyed
         # finds the old keys in the store and hangs.
-        if members not in self.subgroups:
-            self.subgroups[members] = _group_by_members(members)
-        return self.subgroups[members]
+        if (backend, members) not in self.subgroups:
+            self.subgroups[backend, members] = _group_by_members(members, backend)
+        return self.subgroups[backend, members]
 
     def groups(self, kind: str) -> tuple[tuple[int, ...], ...]:
         """All groups of one kind (intra_node, inter_node, rails, world), as ranks of this job.
@@ -87,17 +102,17 @@ class Context:
             torch.cuda.synchronize(self.device)
 
 
-def _group_by_members(members: tuple[int, ...]) -> ProcessGroup:
+def _group_by_members(members: tuple[int, ...], backend: str) -> ProcessGroup:
     """A process group that its members make on their own, for ranks outside a job take no part.
 
     torch would put into its name how many groups a process has, and members that differ in that
-    would wait for each other forever. This name holds the members only.
+    would wait for each other forever. This name holds members and backend only.
     """
     c10d = dist.distributed_c10d
-    name = hashlib.sha256(repr(members).encode()).hexdigest()
+    name = hashlib.sha256(repr((members, backend)).encode()).hexdigest()
     genuine, c10d._process_group_name = c10d._process_group_name, lambda *_, **__: name
     try:
-        return dist.new_group(members, use_local_synchronization=True)
+        return dist.new_group(members, backend=backend or None, use_local_synchronization=True)
     finally:
         c10d._process_group_name = genuine
 

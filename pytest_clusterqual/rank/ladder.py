@@ -12,15 +12,19 @@ from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.rank.data import ByteData
-from pytest_clusterqual.rank.elision import Communication, Mode, payload
+from pytest_clusterqual.rank.elision import Communication, Mode, irreplaceable, payload
 from pytest_clusterqual.rank.layouts import build
+from pytest_clusterqual.rank.silence import silent_job
 from pytest_clusterqual.rank.training import collector_at_rest, meet, slowest
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.data import Batch
+    from pytest_clusterqual.rank.job import Job
     from pytest_clusterqual.rank.jobs import Context
 
-WARMUP_STEPS = 3  # DDP settles its buckets in the second one; of three, the middle time is no rare one
+    Step = Callable[[Sequence[Batch]], object]
+
+WARMUP_STEPS = 3  # of three, the middle time is no rare one
 ENOUGH_STEPS, MOST_STEPS = 8, 64
 RUNG_SECONDS = 0.25  # a rank that is stopped now and then must compute long enough to be stopped in most rounds
 RUNGS = ("compute", "barrier", "payload", "step")
@@ -36,10 +40,12 @@ def climb(
     least: int,
     seconds: float,
     limit: float,
+    whole: bool = True,
 ) -> Any:
     """`rounds` passes over the four rungs, each of so many steps that all take `seconds` at most.
 
-    More steps than are needed are not done. Steps too long are done one a rung, in fewer rounds:
+    There are two, compute and step, where communication can be left out but not replaced by barriers;
+    `whole` refuses that. More steps than are needed are not done. Steps too long are done one a rung, in fewer rounds:
     `least`, or what `limit` seconds allow. On each rung of a round the ranks start together and
     step over the same data.
 
@@ -52,21 +58,18 @@ def climb(
     work = from_json(Workload, workload, where="workload")
     data = ByteData.open(ctx, work)
     job = build(ctx, work, from_json(Layout, layout, where="layout"))
-    communication = Communication(ctx, job)
     fetch = partial(data.batches, rank=job.data_rank, world_size=job.data_ranks)
-
-    def train(mode: Mode, batches: Sequence[Batch]) -> None:
-        communication.mode = mode
-        job.step(batches)
-
-    warm: dict[str, list[float]] = {rung: [] for rung in RUNGS}
-    for step in range(1, WARMUP_STEPS + 1):
-        for rung, mode in MODES.items():
-            communication.exchanged.clear()
-            warm[rung] += _timed_each(ctx, [partial(train, mode, fetch(step))])
-    exchange = payload(ctx, tuple(communication.exchanged))
-    warm["payload"] += _timed_each(ctx, [exchange] * WARMUP_STEPS)
-    typical = {rung: slowest(ctx, median(warm[rung])) for rung in RUNGS}
+    rungs: dict[str, Step]
+    if whole or not irreplaceable(job):
+        rungs = _replaced(ctx, job, fetch(0))
+    else:
+        job.step(fetch(0))
+        rungs = {"compute": silent_job(ctx, work, job, fetch(0)).step, "step": job.step}
+    warm: dict[str, list[float]] = {rung: [] for rung in rungs}
+    for number in range(1, WARMUP_STEPS + 1):
+        for rung, step in rungs.items():
+            warm[rung] += _timed_each(ctx, [partial(step, fetch(number))])
+    typical = {rung: slowest(ctx, median(warm[rung])) for rung in rungs}
     rounds, steps = affordable(typical, rounds=rounds, least=least, seconds=seconds, limit=limit)
     made: list[RankLadder] = []
     with collector_at_rest():
@@ -74,17 +77,28 @@ def climb(
             ctx.report(number, rounds, "step taken apart")
             first = WARMUP_STEPS + 1 + number * steps
             batches = [fetch(step) for step in range(first, first + steps)]
-            calls: dict[str, list[Callable[[], None]]] = {
-                rung: [partial(train, mode, batch) for batch in batches] for rung, mode in MODES.items()
-            }
-            calls["payload"] = [exchange] * steps
             # Up and down in turn: slow drift of the machine then cancels between rungs.
-            order = RUNGS if number % 2 == 0 else RUNGS[::-1]
-            taken = {rung: _timed_each(ctx, calls[rung]) for rung in order}
-            communication.exchanged.clear()
-            made.append(RankLadder(rank=ctx.rank, **taken))
+            order = list(rungs) if number % 2 == 0 else list(reversed(rungs))
+            taken = {rung: _timed_each(ctx, [partial(rungs[rung], batch) for batch in batches]) for rung in order}
+            made.append(RankLadder(rank=ctx.rank, **{rung: taken.get(rung, ()) for rung in RUNGS}))
     ctx.report(rounds, rounds, "step taken apart")
     return to_json(made)
+
+
+def _replaced(ctx: Context, job: Job, batches: Sequence[Batch]) -> dict[str, Step]:
+    """The rungs of one job whose communication is replaced, in their order; `batches` are for its first steps."""
+    communication = Communication(ctx, job)
+
+    def train(mode: Mode, batches: Sequence[Batch]) -> None:
+        communication.mode = mode
+        communication.exchanged.clear()
+        job.step(batches)
+
+    for _ in range(2):  # DDP settles its buckets in the second one
+        train("real", batches)
+    exchange = payload(ctx, tuple(communication.exchanged))
+    steps: dict[str, Step] = {rung: partial(train, mode) for rung, mode in MODES.items()}
+    return {rung: steps.get(rung) or (lambda _batches: exchange()) for rung in RUNGS}
 
 
 def affordable(
@@ -102,7 +116,7 @@ def affordable(
     return max(int(seconds / once), min(least, int(limit / once)), 1), 1
 
 
-def _timed_each(ctx: Context, calls: Sequence[Callable[[], None]]) -> tuple[float, ...]:
+def _timed_each(ctx: Context, calls: Sequence[Callable[[], object]]) -> tuple[float, ...]:
     """Seconds of each call after all ranks have met; nothing keeps them together from then on but the calls."""
     meet(ctx)
     taken = []

@@ -5,6 +5,7 @@ Whatever the layout, one step updates the parameters as one rank with the whole 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,11 +30,29 @@ def build(ctx: Context, workload: Workload, layout: Layout) -> Job:
     Raises:
         ClusterQualError: this exact job cannot be done on that many ranks or with this model.
     """
+    return filled(ctx, workload, *drawn(ctx, workload, layout))
+
+
+def drawn(ctx: Context, workload: Workload, layout: Layout) -> tuple[Place, list[Transformer]]:
+    """This rank's place and its stages of the model, spread as the layout says; they hold no memory yet.
+
+    Raises:
+        ClusterQualError: as `build`.
+    """
     shape = _shape(ctx, workload, layout)
     here = place(ctx, layout, shape, experts=workload.model.experts > 0)
+    return here, [_part(workload, here, stage) for stage in layout.stages_of(here.stage)]
+
+
+def filled(ctx: Context, workload: Workload, here: Place, parts: Sequence[Transformer]) -> Job:
+    """The job of stages that are drawn: now they get their memory and their values."""
     torch.manual_seed(workload.seed)
-    parts = [_part(ctx, workload, here, stage) for stage in layout.stages_of(here.stage)]
-    return Job(ctx, parts, workload, here)
+    models: list[nn.Module] = []
+    for part in parts:
+        part.to_empty(device=ctx.device)
+        part.initialize(workload.seed)
+        models.append(data_parallel.replicate_plainly(ctx, part, here) if here.layout.bucketed else part)
+    return Job(ctx, models, workload, here)
 
 
 def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
@@ -51,8 +70,8 @@ def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
     return shape
 
 
-def _part(ctx: Context, workload: Workload, here: Place, stage: int) -> nn.Module:
-    """One stage of the model, spread as the layout says and filled; the whole model where there is no pipeline."""
+def _part(workload: Workload, here: Place, stage: int) -> Transformer:
+    """One stage of the model on the meta device, spread as the layout says; all of it where there is no pipeline."""
     shape, layout = workload.model, here.layout
     experts = shape.experts // layout.expert
     share = Share(
@@ -68,6 +87,4 @@ def _part(ctx: Context, workload: Workload, here: Place, stage: int) -> nn.Modul
     recompute(model, layout.activation_checkpointing)
     if not layout.bucketed:
         data_parallel.spread(model, here, workload)
-    model.to_empty(device=ctx.device)
-    model.initialize(workload.seed)
-    return data_parallel.replicate_plainly(ctx, model, here) if layout.bucketed else model
+    return model

@@ -1,22 +1,33 @@
-"""How much memory one rank may use: its device's, or its share of the machine or control group."""
+"""How much memory one rank may use: its device's, its share of the machine or control group, or less on purpose."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import re
+import resource
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
 
 NO_LIMIT = 2**62  # cgroup v1 writes "no limit" as a number near 2**63
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_GIVEN_BACK = 64 * 1024  # bytes; else freed tensors stay in the heap, in pieces that no other tensor fits
+# What torch's allocators say, and the C library's errors behind them.
+_REFUSED = re.compile("out of memory|not enough memory|can't allocate memory|Cannot allocate memory|bad_alloc", re.I)
+_ASKED = re.compile(r"(?:tried to|trying to) allocate ([\d.]+) ([KMGT]i?B|bytes)", re.I)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +50,7 @@ def cpu_limit(ctx: Context, *, proc: Path = Path("/proc"), cgroups: Path = Path(
     A collective call: ranks under the same control group share its limit, it is no pool for each.
     """
     machine = Limit(
-        bytes=_memory_total(proc / "meminfo") // ctx.ranks_on_host,
+        bytes=proc_bytes(proc / "meminfo", "MemTotal", "the memory of this machine is unknown") // ctx.ranks_on_host,
         origin=f"MemTotal / {ctx.ranks_on_host} ranks on this machine",
     )
     found = cgroup_limit(proc / "self" / "cgroup", cgroups)
@@ -47,6 +58,61 @@ def cpu_limit(ctx: Context, *, proc: Path = Path("/proc"), cgroups: Path = Path(
     if found is None or found[0] // sharing >= machine.bytes:
         return machine
     return Limit(bytes=found[0] // sharing, origin=f"control group limit / {sharing} ranks under it")
+
+
+@contextmanager
+def device_confined(device: torch.device, most: int | None) -> Iterator[None]:
+    """Inside, torch's allocator has what all else on the device leaves of `most` bytes; None: all there is."""
+    if most is None:
+        yield
+        return
+    memory: Any = torch.get_device_module(device)
+    free, total = memory.mem_get_info(device)
+    others = total - free - memory.memory_reserved(device)
+    memory.set_per_process_memory_fraction(min(max(most - others, 0) / total, 1.0), device)
+    try:
+        yield
+    finally:
+        memory.set_per_process_memory_fraction(1.0, device)
+
+
+@contextmanager
+def process_confined(most: int) -> Iterator[Callable[[int], None]]:
+    """Inside, the kernel refuses this process whatever it asks for beyond `most` bytes.
+
+    Call the yielded function with the bytes that tensors hold at that moment: what else the process has
+    taken until then, such as stacks of threads, no longer counts. The C library is told to give back at
+    once what is freed, and keeps to that afterwards.
+    """
+    library = ctypes.CDLL(None)
+    for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+        library.mallopt(option, _GIVEN_BACK)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def only_tensors_count(held: int) -> None:
+        taken = proc_bytes(Path("/proc/self/status"), "VmData", "what this process holds is unknown")
+        resource.setrlimit(resource.RLIMIT_DATA, (taken - held + most, before[1]))
+
+    only_tensors_count(0)
+    try:
+        yield only_tensors_count
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def not_allocated(error: BaseException | None) -> str:
+    """What could not be allocated, such as ``4 MiB``, if that is the error or what led to it; else empty."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+            isinstance(error, RuntimeError) and _REFUSED.search(text)
+        ):
+            asked = _ASKED.search(text)
+            if asked is None:
+                return "memory"
+            return f"{asked[1]} {asked[2]}" if asked[2] != "bytes" else units.show(float(asked[1]), units.BYTES)
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def cgroup_limit(membership: Path, cgroups: Path) -> tuple[int, Path] | None:
@@ -80,11 +146,16 @@ def _read_limit(path: Path) -> int | None:
     return int(text) if text.isdigit() and int(text) < NO_LIMIT else None
 
 
-def _memory_total(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
-        if line.startswith("MemTotal:"):
+def proc_bytes(file: Path, name: str, otherwise: str) -> int:
+    """A line such as ``MemTotal: 12 kB`` of one of the kernel's files, in bytes.
+
+    Raises:
+        MeasurementError: there is no such line; `otherwise` says what that means.
+    """
+    for line in file.read_text().splitlines():
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise MeasurementError(f"{meminfo}: no MemTotal line: the memory of this machine is unknown")
+    raise MeasurementError(f"{file}: no {name} line: {otherwise}")
 
 
 def _identity(folder: Path, proc: Path) -> str:

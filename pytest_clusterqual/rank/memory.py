@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,16 +21,16 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank.data import ByteData
+from pytest_clusterqual.rank.data import Batch, ByteData
 from pytest_clusterqual.rank.job import Job
-from pytest_clusterqual.rank.layouts import build
-from pytest_clusterqual.rank.limits import cpu_limit, cuda_limit
+from pytest_clusterqual.rank.layouts import build, drawn, filled
+from pytest_clusterqual.rank.limits import Limit, cpu_limit, cuda_limit, device_confined, proc_bytes, process_confined
+from pytest_clusterqual.rank.memory_events import STEP, Timeline, mark_repeated, timeline
 from pytest_clusterqual.rank.training import global_losses
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
 
-STEP_NAME = "clusterqual.step"
 SETTLE_SECONDS = 1.0
 GLOO_THREAD = "pt_gloo_runloop"  # the kernel keeps 15 letters of it
 
@@ -50,26 +52,39 @@ class Counter(Protocol):
     def device_used(self) -> int:
         """Highest use seen at device level, in bytes."""
 
+    def timeline(self) -> Timeline | None:
+        """All allocations; None if torch's profiler saw none there."""
 
-def measure(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], steps: int) -> Any:
+
+def measure(
+    ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], steps: int, device_memory: int | None = None
+) -> Any:
     """Forward, backward and optimizer of `steps` steps; a `RankMemory` as JSON.
+
+    With `device_memory` this rank has that many bytes and no more, and fails where the job needs more. On a
+    CPU that is tried before anything is counted: the profiler's own notes would be taken for the job's.
 
     Raises:
         MeasurementError: a loss is not finite, or the steps left no memory events.
         ClusterQualError: the job cannot be done on these ranks, or its data cannot be read.
     """
-    work = from_json(Workload, workload, where="workload")
-    limit = cuda_limit(ctx.device) if ctx.device.type == "cuda" else cpu_limit(ctx)
+    work, spread = from_json(Workload, workload, where="workload"), from_json(Layout, layout, where="layout")
+    on_cuda = ctx.device.type == "cuda"
+    limit = _limit(ctx, device_memory)
     data = ByteData.open(ctx, work)
-    counter: Counter = CudaCounter(ctx.device) if ctx.device.type == "cuda" else CpuCounter()
-    job = build(ctx, work, from_json(Layout, layout, where="layout"))
-    if ctx.device.type == "cpu":
-        settle(job)
-    losses = []
-    for step in range(1, steps + 1):
-        ctx.report(step - 1, steps, "memory steps")
-        batches = data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
-        losses.append(counter.step(job, batches).item())
+    if device_memory is not None and not on_cuda:
+        _try_within(device_memory, ctx, work, spread, data, steps)
+    counter: Counter = CudaCounter(ctx.device) if on_cuda else CpuCounter(confined=device_memory is not None)
+    losses, held = [], []
+    with device_confined(ctx.device, device_memory if on_cuda else None):
+        job = build(ctx, work, spread)
+        mark_repeated(job.model)
+        if not on_cuda:
+            settle(job)
+        for step in range(1, steps + 1):
+            ctx.report(step - 1, steps, "memory steps")
+            losses.append(counter.step(job, _batches(data, step, job)).item())
+            held.append(_addresses(job))
     counter.finish()
     ctx.report(steps, steps, "memory steps")
     allocated, reserved = counter.peaks()
@@ -82,46 +97,86 @@ def measure(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any], s
             limit=limit.bytes,
             limit_from=limit.origin,
             counted=counter.counted,
-            parts=job.parts(),
+            parts=_parts(allocated, counter.timeline(), held),
             losses=global_losses(ctx, [torch.tensor(loss, device=ctx.device) for loss in losses]),
             data_digest=data.digest,
         )
     )
 
 
+def _try_within(most: int, ctx: Context, work: Workload, layout: Layout, data: ByteData, steps: int) -> None:
+    here, parts = drawn(ctx, work, layout)  # makes groups and their threads: they are no part of the job
+    with process_confined(most) as only_tensors_count:
+        job = filled(ctx, work, here, parts)
+        settle(job)
+        for step in range(1, steps + 1):
+            only_tensors_count(sum(job.parts().values()))
+            job.step(_batches(data, step, job))
+    del job
+    gc.collect()  # wrapped models refer to themselves
+
+
+def _batches(data: ByteData, step: int, job: Job) -> Sequence[Batch]:
+    return data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
+
+
+def _limit(ctx: Context, device_memory: int | None) -> Limit:
+    if device_memory is not None:
+        return Limit(bytes=device_memory, origin="memory.device_memory of the project file")
+    return cuda_limit(ctx.device) if ctx.device.type == "cuda" else cpu_limit(ctx)
+
+
+def _addresses(job: Job) -> dict[str, set[int]]:
+    """Where what the job holds between its steps lies, by name."""
+    return {name: {t.untyped_storage().data_ptr() for t in tensors} for name, tensors in job.held().items()}
+
+
+def _parts(peaks: Sequence[int], seen: Timeline | None, held: Sequence[dict[str, set[int]]]) -> dict[str, int]:
+    """What the peak of the fullest step is made of; all of it is `other` where nothing is known of it."""
+    fullest = max(range(len(peaks)), key=peaks.__getitem__)
+    if seen is None:
+        return {"other": peaks[fullest]}
+    return seen.parts(fullest, peaks[fullest], held[fullest])
+
+
 class CpuCounter:
     """Every tensor that torch's CPU allocator made since this object was, from the profiler's events.
 
     Exact and repeatable, which the resident set is not: that also holds the interpreter, the
-    libraries and whatever freed memory the C library keeps.
+    libraries and whatever freed memory the C library keeps. So a process that is `confined` to less
+    memory than there is counts tensors at device level, too, as if they lay on a device of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, confined: bool = False) -> None:
         self.counted = "bytes held by torch's CPU allocator (profiler memory events)"
         if not _count_on_all_threads():
             self.counted += "; what communication threads free counts as held"
         if not _reset_resident_peak():
             self.counted += "; the resident peak is since the process began"
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        self._profile.start()
+        self._confined = confined
+        self._profile = _profile()
+        self._timeline: Timeline | None = None
 
     def step(self, job: Job, batches: Any) -> Tensor:
-        with record_function(STEP_NAME):
+        with record_function(STEP):
             return job.step(batches)
 
     def finish(self) -> None:
-        self._profile.stop()
+        self._timeline = _ended(self._profile, "cpu")
 
     def peaks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        results: Any = self._profile.profiler
-        return step_peaks(results.kineto_results.experimental_event_tree()), ()
+        return self.timeline().peaks(), ()
 
     def device_used(self) -> int:
-        return resident_peak()
+        return self.timeline().most if self._confined else resident_peak()
+
+    def timeline(self) -> Timeline:
+        assert self._timeline is not None  # nobody asks before the end
+        return self._timeline
 
 
 class CudaCounter:
-    """CUDA's caching allocator, and the device's own free memory."""
+    """CUDA's caching allocator, and the device's own free memory. The profiler adds what the peak is made of."""
 
     counted = "bytes allocated by torch's CUDA allocator (max_memory_allocated)"
 
@@ -130,10 +185,13 @@ class CudaCounter:
         self._allocated: list[int] = []
         self._reserved: list[int] = []
         self._used = 0
+        self._profile = _profile()
+        self._timeline: Timeline | None = None
 
     def step(self, job: Job, batches: Any) -> Tensor:
         torch.cuda.reset_peak_memory_stats(self._device)
-        loss = job.step(batches)
+        with record_function(STEP):
+            loss = job.step(batches)
         torch.cuda.synchronize(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
         self._used = max(self._used, total - free)
@@ -142,13 +200,28 @@ class CudaCounter:
         return loss
 
     def finish(self) -> None:
-        pass
+        with suppress(MeasurementError):  # the allocator's own figures are there without it
+            self._timeline = _ended(self._profile, "cuda")
 
     def peaks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return tuple(self._allocated), tuple(self._reserved)
 
     def device_used(self) -> int:
         return self._used
+
+    def timeline(self) -> Timeline | None:
+        return self._timeline
+
+
+def _profile() -> Any:
+    started = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    started.start()
+    return started
+
+
+def _ended(profiling: Any, device: str) -> Timeline:
+    profiling.stop()
+    return timeline(profiling.profiler.kineto_results.experimental_event_tree(), device)
 
 
 class SettledAllGather(DefaultAllGather):
@@ -217,50 +290,9 @@ def _count_on_all_threads() -> bool:
     return True
 
 
-def step_peaks(events: Any) -> tuple[int, ...]:
-    """The most bytes held at any moment of each step, from the profiler's event tree.
-
-    Raises:
-        MeasurementError: the tree holds no step or no allocation.
-    """
-    steps: list[tuple[int, int]] = []
-    totals: list[tuple[int, int]] = []
-    for event in _all_events(events):
-        if event.name == STEP_NAME:
-            steps.append((event.start_time_ns, event.end_time_ns))
-        elif event.tag.name == "Allocation":
-            totals.append((event.start_time_ns, event.extra_fields.total_allocated))
-    if not steps or not totals:
-        raise MeasurementError(
-            f"torch's profiler gave {len(steps)} steps and {len(totals)} memory events: memory cannot be counted here"
-        )
-    totals.sort(key=lambda item: item[0])  # a stable sort: equal times keep the profiler's order
-    return tuple(_peak_between(totals, start, end) for start, end in sorted(steps))
-
-
-def _peak_between(totals: list[tuple[int, int]], start: int, end: int) -> int:
-    peak = 0
-    for at, held in totals:
-        if at > end:
-            break
-        peak = max(peak, held) if at >= start else held
-    return peak
-
-
-def _all_events(events: Any) -> Iterator[Any]:
-    waiting = list(reversed(events))
-    while waiting:
-        event = waiting.pop()
-        yield event
-        waiting.extend(reversed(event.children))
-
-
 def resident_peak(status: Path = Path("/proc/self/status")) -> int:
     """The largest resident set of this process so far, in bytes."""
-    for line in status.read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise MeasurementError(f"{status}: no VmHWM line: the kernel does not tell the peak resident set")
+    return proc_bytes(status, "VmHWM", "the kernel does not tell the peak resident set")
 
 
 def _reset_resident_peak() -> bool:

@@ -86,7 +86,7 @@ def _meshes(ctx: Context, layout: Layout, ranks: Tensor) -> tuple[DeviceMesh, De
     if split == 1:
         return _mesh(ctx, dimensions, ranks), None
     whole = _mesh(ctx, {**dimensions, "tensor": split}, ranks)
-    return whole[tuple(dimensions)], whole["tensor"]
+    return whole[tuple(_named(ctx, name) for name in dimensions)], whole[_named(ctx, "tensor")]
 
 
 def _expert_copies(ctx: Context, layout: Layout, shape: Mesh, ranks: Tensor) -> DeviceMesh:
@@ -117,13 +117,23 @@ def expert_dimensions(layout: Layout, shape: Mesh) -> dict[str, int]:
 
 def _mesh(ctx: Context, dimensions: dict[str, int], ranks: Tensor) -> DeviceMesh:
     ranks = ranks.reshape(tuple(dimensions.values()))
-    groups = [ctx.own_group(_rows(ranks.movedim(dimension, -1))) for dimension in range(ranks.dim())]
+    # What torch has found out about an operation on tensor parts it uses again for a mesh of the same ranks,
+    # with the group it knows: that one must live on in the next job.
+    groups = [
+        ctx.own_group(_rows(ranks.movedim(dimension, -1)), kept=name == "tensor")
+        for dimension, name in enumerate(dimensions)
+    ]
     return DeviceMesh.from_group(
         [group for group in groups if group is not None],
         ctx.device.type,
         mesh=tensor(ctx.members)[ranks],
-        mesh_dim_names=tuple(dimensions),
+        mesh_dim_names=tuple(_named(ctx, name) for name in dimensions),
     )
+
+
+def _named(ctx: Context, dimension: str) -> str:
+    """Meshes of the same ranks and names are one and the same to torch, which keeps results by them."""
+    return f"{dimension} in silence" if ctx.silent else dimension
 
 
 def _group(ctx: Context, ranks: Tensor) -> dist.ProcessGroup | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from pytest_clusterqual.errors import ClusterQualError
@@ -44,23 +45,23 @@ class Pipeline:
         layout = place.layout
         self._first, self._last = place.stage == 0, place.stage == layout.pipeline - 1
         self._watch = StopWatch(device)
-        stages = []
+        self._stages = []
         for part, number in zip(parts, layout.stages_of(place.stage), strict=True):
             stage = PipelineStage(
                 part, number, layout.stages, device, input_args=hidden if number else tokens,
                 output_args=hidden, group=place.pipeline,
             )  # fmt: skip
             self._watch.follow(stage)
-            stages.append(stage)
+            self._stages.append(stage)
         # The loss is divided by us; torch would divide gradients after they are summed over copies.
         given: dict[str, Any] = {"n_microbatches": microbatches, "loss_fn": loss, "scale_grads": False}
         self._schedule: Any
         try:
             if layout.schedule == "interleaved":
-                self._schedule = ScheduleInterleaved1F1B(stages, **given)
+                self._schedule = ScheduleInterleaved1F1B(self._stages, **given)
             else:
                 made = ScheduleGPipe if layout.schedule == "gpipe" else Schedule1F1B
-                self._schedule = made(stages[0], **given)
+                self._schedule = made(self._stages[0], **given)
         except ValueError as error:
             raise ClusterQualError(
                 f"layout {layout.name}: the {layout.schedule} schedule cannot be made for {microbatches} "
@@ -72,6 +73,17 @@ class Pipeline:
         given = [inputs] if self._first else []
         with self._watch.whole():
             self._schedule.step(*given, target=targets if self._last else None, return_outputs=False)
+
+    @property
+    def group(self) -> ProcessGroup:
+        """Among whose ranks the stages exchange; another one of the same ranks may take its place."""
+        group: ProcessGroup = self._stages[0].group
+        return group
+
+    @group.setter
+    def group(self, group: ProcessGroup) -> None:
+        for stage in self._stages:
+            stage.group = group
 
     def times(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Seconds that each step so far spent in the schedule, and of them computing stages of this rank."""

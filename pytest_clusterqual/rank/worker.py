@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from torch.distributed import PrefixStore
 
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
-from pytest_clusterqual.rank.jobs import Context, LoadWatch, place, resolve
+from pytest_clusterqual.rank.jobs import Context, LoadWatch, Subgroups, place, resolve
+from pytest_clusterqual.rank.limits import not_allocated
 from pytest_clusterqual.rank.supervisor import Settings
 
 # The session's deadline comes first: it knows the job, and it can tell who hangs.
@@ -71,7 +73,7 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
         place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node),
     )
     nodes = tuple(message["nodes"])
-    subgroups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    subgroups: Subgroups = {}
     number = 0
     while True:
         job = channel.get(f"{generation}/job/{number}")
@@ -120,7 +122,7 @@ def _run_job(
     backend: str,
     nodes: tuple[str, ...],
     ranks_on_host: int,
-    subgroups: dict[tuple[int, ...], dist.ProcessGroup],
+    subgroups: Subgroups,
 ) -> dict[str, Any]:
     """Run one job and return its result, or its error with the traceback; ranks outside the job return at once."""
     members: list[int] = job["ranks"]
@@ -131,17 +133,18 @@ def _run_job(
             group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
         if settings.rank not in members:
             return {"outside": True}
+        member_nodes = tuple(nodes[rank] for rank in members)
         ctx = Context(
             rank=members.index(settings.rank),
             global_rank=settings.rank,
             local_rank=settings.local_rank,
             node=settings.node,
-            nproc_per_node=settings.nproc_per_node,
+            nproc_per_node=max(Counter(member_nodes).values()),
             device=device,
             backend=backend,
             group=dist.group.WORLD if whole else group,  # type: ignore[arg-type]  # not None in either branch
             members=tuple(members),
-            nodes=tuple(nodes[rank] for rank in members),
+            nodes=member_nodes,
             ranks_on_host=ranks_on_host,
             scratch=settings.scratch,
             tell=lambda done, total, what: channel.put(progress, [settings.rank, done, total, what]),
@@ -153,7 +156,10 @@ def _run_job(
         seconds = time.perf_counter() - began
         return {"value": value, "seconds": seconds, "taken": watch.taken() if watch else (0.0, 0.0)}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(), "at": time.time()}
+        return {
+            "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(), "at": time.time(),
+            "out_of_memory": not_allocated(error),
+        }  # fmt: skip
     finally:
         if group is not None and settings.rank in members:
             dist.destroy_process_group(group)

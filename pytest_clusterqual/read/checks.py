@@ -139,6 +139,24 @@ def scaling_demands(scaling: ScalingSection, demands: Numbered) -> Iterator[Faul
             yield (*where, demand.quantity), text
 
 
+def scaling_parts(scaling: ScalingSection, demands: Numbered, *, target: bool) -> Iterator[Fault]:
+    """What is measured only where another key asks for it; `target`: the file has one."""
+    if scaling.launches > scaling.repeats:
+        yield ("scaling", "launches"), f"got {scaling.launches}, want at most the {scaling.repeats} repeats"
+    for index, demand in demands:
+        where, quantity = ("scaling", "require", index), demand.quantity
+        if quantity == "time_to_train" and not target:
+            text = "it is not known how much there is to train, want a target: {tokens: 2.0e+9, time: 40 h}"
+            yield (*where, quantity), text
+        if quantity in ("exposed_communication", "waiting"):
+            assert isinstance(demand, ScalingDemand)
+            if not scaling.waterfall:
+                yield (*where, quantity), "no step is taken apart to measure it, want scaling.waterfall: true"
+            elif demand.nodes == scaling.points[0]:
+                text = f"got {demand.nodes}, the baseline, whose step is not taken apart; want more nodes"
+                yield (*where, "nodes"), text
+
+
 def full_run(section: FullRunSection, demands: Numbered, workload: WorkloadSection | None) -> Iterator[Fault]:
     steps = section.steps or (workload.steps if workload else None)
     failure = section.failure

@@ -20,7 +20,9 @@ from pytest_clusterqual.read.yaml_lines import Where
 Fault = tuple[Where, str]
 
 
-def _quantity(unit: str) -> Callable[[object], float]:
+def quantity(unit: str) -> Callable[[object], float]:
+    """What reads a quantity above zero in canonical `unit`."""
+
     def read(value: object) -> float:
         number = units.parse(value, unit)  # type: ignore[arg-type]  # refuses every other type itself
         if number <= 0:
@@ -103,9 +105,9 @@ def _host_list(value: object) -> object:
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[float, BeforeValidator(_quantity(units.SECONDS))]
-Rate = Annotated[float, BeforeValidator(_quantity(units.RATE))]
-Size = Annotated[float, BeforeValidator(_quantity(units.BYTES)), AfterValidator(_whole_bytes)]
+Seconds = Annotated[float, BeforeValidator(quantity(units.SECONDS))]
+Rate = Annotated[float, BeforeValidator(quantity(units.RATE))]
+Size = Annotated[float, BeforeValidator(quantity(units.BYTES)), AfterValidator(_whole_bytes)]
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 Name = Annotated[str, AfterValidator(_name)]
 Identifier = Annotated[str, AfterValidator(_identifier)]

@@ -20,6 +20,7 @@ from pytest_clusterqual.model.project import (
     Target,
     TopologyPlan,
 )
+from pytest_clusterqual.model.purchase import PurchasePlan
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.topology import Links
 from pytest_clusterqual.model.workload import Layout, ModelShape, Optimizer, Workload
@@ -111,6 +112,7 @@ def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None
         scaling=_scaling(reading, name),
         full_run=_full_run(reading, name, path.parent),
         decision=_decision(reading, name),
+        purchase=_purchase(reading, name),
         exceptions=tuple(KnownException(**entry.model_dump()) for _index, entry in reading.exceptions),
     )
 
@@ -158,6 +160,7 @@ def _memory(reading: Reading, name: str) -> MemoryPlan | None:
         steps=section.steps,
         ladder=section.ladder,
         device_memory=None if section.device_memory is None else int(section.device_memory),
+        budget=section.budget,
         require=_requirements(reading, "memory", name),
     )
 
@@ -206,6 +209,13 @@ def _decision(reading: Reading, name: str) -> DecisionPlan | None:
     return DecisionPlan(
         expect=section.expect, goal=section.goal, source=f"{name}:{reading.document.line(('decision', 'expect'))}"
     )
+
+
+def _purchase(reading: Reading, name: str) -> PurchasePlan | None:
+    def place(key: str) -> str:
+        return f"{name}:{reading.document.line(('purchase', key))}"
+
+    return reading.purchase.plan(place) if reading.purchase else None
 
 
 def _full_run(reading: Reading, name: str, beside: Path) -> FullRunPlan | None:

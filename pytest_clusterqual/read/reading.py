@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pytest_clusterqual.read import checks, fabric_levels
 from pytest_clusterqual.read.fields import Fault, Section
 from pytest_clusterqual.read.messages import shown, translate, unknown_key
+from pytest_clusterqual.read.purchase import PurchaseSection
 from pytest_clusterqual.read.schema import (
     CriterionSection,
     DecisionSection,
@@ -33,7 +34,7 @@ C = TypeVar("C", bound=CriterionSection)
 VERSION = 1
 KEYS = (
     "version", "project", "launcher", "workload", "layouts", "target", "topology",
-    "memory", "fabric", "scaling", "full_run", "decision", "exceptions",
+    "memory", "fabric", "scaling", "full_run", "decision", "purchase", "exceptions",
 )  # fmt: skip
 
 
@@ -73,6 +74,7 @@ class Reading:
         self.scaling = self.criterion(data, "scaling", ScalingSection)
         self.full_run = self.criterion(data, "full_run", FullRunSection)
         self.decision = self.section(data, "decision", DecisionSection)
+        self.purchase = self.section(data, "purchase", PurchaseSection)
         self.layouts = self.items(data, ("layouts",), LayoutSection)
         self.exceptions = self.items(data, ("exceptions",), ExceptionSection)
         self.report(((key,), "the key is missing") for key in ("workload", "layouts") if key not in data)
@@ -126,7 +128,9 @@ class Reading:
             self.report(checks.fabric_parts(self.fabric, self.demands.get("fabric", [])))
             self.report(fabric_levels.of_whole_sweep(self.demands.get("fabric", [])))
         if self.scaling:
-            self.report(checks.scaling_demands(self.scaling, self.demands.get("scaling", [])))
+            required, target = self.demands.get("scaling", []), "target" in self.document.value
+            self.report(checks.scaling_demands(self.scaling, required))
+            self.report(checks.scaling_parts(self.scaling, required, target=target))
         if self.full_run:
             self.report(checks.full_run(self.full_run, self.demands.get("full_run", []), self.workload))
         if self.workload:

@@ -202,6 +202,7 @@ class MemorySection(TrainingSection):
     steps: Positive = 3
     ladder: bool = False
     device_memory: Size | None = None
+    budget: Seconds = 120.0
 
 
 class SizesSection(Section):

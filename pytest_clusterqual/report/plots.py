@@ -19,6 +19,7 @@ from pytest_clusterqual.report.plot_links import links
 from pytest_clusterqual.report.plot_style import Picture, svg
 from pytest_clusterqual.report.plot_sweep import sweep
 from pytest_clusterqual.report.plot_waits import waits
+from pytest_clusterqual.report.plot_waterfall import waterfall
 from pytest_clusterqual.report.table import severity
 
 # Whatever a drawing can raise, but not all of Exception: what ends a run on a signal is one, too.
@@ -60,14 +61,17 @@ def write_plots(
 def _pictures(
     records: Sequence[Record], measurements: Measurements
 ) -> Iterator[tuple[str, Callable[[], Picture | None]]]:
-    """File name and what makes the picture, which may turn out to be none, of every test of Fabric."""
+    """File name and what makes the picture, which may turn out to be none, of every test of Fabric and Scaling."""
     tests: dict[str, list[Record]] = {}
     for record in records:
-        if record.criterion == "fabric":
+        if record.criterion in ("fabric", "scaling"):
             tests.setdefault(record.test, []).append(record)
     names = _file_names(tests)
     for test, group in sorted(tests.items(), key=lambda item: min(severity(r.judgement) for r in item[1])):
         name = names[test]
+        if group[0].criterion == "scaling":
+            yield f"{name}-lost-time", partial(waterfall, group)
+            continue
         *_, measured = measurements.get(group[0].measurement or "", (None,))
         yield f"{name}-sizes", partial(sweep, group, _members(group[0].conditions, measured))
         yield f"{name}-waits", partial(waits, group)

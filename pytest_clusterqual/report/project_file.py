@@ -40,6 +40,7 @@ def project_file(
         _fabric(hardware, nodes, gpus),
         _scaling(nodes),
         _full_run(),
+        _decision(),
     )
     return "\n".join("".join(f"{line}\n" for line in section) for section in sections)
 
@@ -191,3 +192,7 @@ def _full_run() -> Iterator[str]:
     yield _line("  # folder: /shared/checkpoints", "one that all nodes see; left out, the run folder must be one")
     yield "  failure: {kill_rank: 0, at_step: 25}"
     yield from _demands('{goodput: ">= 90 %"}', '{checkpoint_blocking: "<= 5 s"}', '{recovery: "<= 5 min"}')
+
+
+def _decision() -> Iterator[str]:
+    yield _line("decision: {}", "told only; {expect: performance} fails where another outcome comes out", indent="")

@@ -14,6 +14,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.record import SEVERITY, Judgement, Record, Verdict
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.ladder_block import ladder_block, ladder_tests
 
 STYLES = {
     Verdict.PASS: "green",
@@ -31,10 +32,11 @@ _TIED = "\u00a0"  # a space at which a cell is not broken
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One line of the table before it is broken into columns; `others` of its kind are only counted."""
+    """One line of the table before it is broken into columns; `others` of its kind are only counted, `rungs` shown."""
 
     record: Record
     others: tuple[Record, ...] = ()
+    rungs: tuple[Record, ...] = ()
 
 
 def table(criteria: Mapping[str, Sequence[Record]], width: int) -> list[Text]:
@@ -52,6 +54,7 @@ def table(criteria: Mapping[str, Sequence[Record]], width: int) -> list[Text]:
             lines += _columns(shown, widths, STYLES[row.record.judgement.verdict])
             previous = row.record.test
             lines += _counted(row, f"{_INDENT}{' ' * widths[0]}{GAP}", width)
+            lines += ladder_block(row.rungs, width, _INDENT * 2) if row.rungs else []
     return lines
 
 
@@ -88,14 +91,15 @@ def _collapsed(records: Sequence[Record]) -> list[_Row]:
     """A row a record, but for what would drown the verdicts.
 
     A test of Fabric has one row, its worst. Properties of nodes that passed share a row; so do the
-    numbers of a test that has verdicts, if nothing is required of them.
+    numbers of a test that has verdicts, if nothing is required of them. A memory ladder has one as well.
     """
+    ladders = ladder_tests(records)
     judged = {record.test for record in records if record.judgement.verdict is not Verdict.MEASURED}
     groups: dict[tuple[str, object], list[Record]] = {}
     for number, record in enumerate(records):
         verdict = record.judgement.verdict
         key: object = number
-        if record.criterion == "fabric":
+        if record.criterion == "fabric" or record.test in ladders:
             key = None
         elif (verdict is Verdict.MEASURED and record.test in judged) or (
             record.criterion == "nodes" and verdict is Verdict.PASS
@@ -107,6 +111,9 @@ def _collapsed(records: Sequence[Record]) -> list[_Row]:
 
 
 def _row(group: Sequence[Record]) -> _Row:
+    if ladder_tests(group):
+        whole = next((record for record in group if record.judgement.quantity == "first_fit"), group[0])
+        return _Row(record=whole, rungs=tuple(group))
     spokesman = min(group, key=lambda record: severity(record.judgement))
     if spokesman.judgement.margin is None and spokesman.judgement.verdict in (Verdict.MEASURED, Verdict.PASS):
         alike = [record for record in group if record.judgement.verdict is spokesman.judgement.verdict]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
@@ -21,23 +22,30 @@ _MOST_NOTES = 3
 
 
 def summary(
-    records: Sequence[Record], *, run_folder: str, simulated: bool, width: int, color: bool = False, plots: int = 0
+    records: Sequence[Record],
+    *,
+    run_folder: str,
+    simulated: bool,
+    width: int,
+    color: bool = False,
+    plots: int = 0,
+    decision: Decision | None = None,
 ) -> str:
     """The table of all judgements, one line a criterion, the worst suspect and what the reader must know.
 
     `width` is in terminal columns; no line is longer from 60 up. `plots` is the number of plots in the
-    run folder. Plain text unless `color`.
+    run folder, `decision` what follows from the records. Plain text unless `color`.
     """
     width = max(width, _NARROWEST)
     criteria = _by_criterion(records)
     lines = table(criteria, width) if records else []
     lines += [Text("")] if records else [Text("no qualification test made a record")]
-    closing = _closing(criteria, records, run_folder, simulated)
+    closing = _closing(criteria, records, run_folder, simulated, decision)
     if plots:
         closing.append(("plots", f"{plots} SVG file{'s' if plots > 1 else ''} in {text.visible(run_folder)}/plots", ""))
     for label, sentence, style in closing:
-        lines += _labelled(label, sentence, style, width, indent=max(map(len, [*criteria, "records"])) + len(GAP))
-    return _render(lines, width, color)
+        lines += _labelled(label, sentence, style, width, indent=max(len(each[0]) for each in closing) + len(GAP))
+    return render(lines, width, color)
 
 
 def failure_message(judgements: Sequence[Judgement], conditions: Conditions | None) -> str:
@@ -47,7 +55,10 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
     """
     order = sorted(judgements, key=severity)
     lines = [_reason_line(j) for j in order if j.verdict not in (Verdict.PASS, Verdict.MEASURED)]
-    if measured := [j for j in judgements if j.verdict is Verdict.MEASURED]:
+    measured = [j for j in judgements if j.verdict is Verdict.MEASURED]
+    # Of a ladder the table shows all rungs.
+    measured = [j for j in measured if j.quantity == "first_fit"] or measured
+    if measured:
         numbers = ", ".join(" ".join(filter(None, (text.quantity_of(j), _value(j)))) for j in measured)
         lines.append(f"MEASURED without a requirement: {numbers}")
     if conditions is not None:
@@ -82,15 +93,25 @@ def _by_criterion(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _closing(
-    criteria: dict[str, list[Record]], records: Sequence[Record], run_folder: str, simulated: bool
+    criteria: dict[str, list[Record]],
+    records: Sequence[Record],
+    run_folder: str,
+    simulated: bool,
+    decision: Decision | None,
 ) -> list[tuple[str, str, str]]:
     """Label, words and style of each line below the table."""
     lines = []
     for criterion, group in criteria.items():
         verdict = worst([record.judgement.verdict for record in group])
+        if criterion == "decision" and decision is not None:
+            continue
         lines.append((criterion, f"{verdict!s:<9} {_because(group, verdict)}".rstrip(), STYLES[verdict]))
+    if decision is not None:
+        lines.append(_decision(decision, criteria.get("decision", [])))
     for test in dict.fromkeys(record.test for record in records if record.judgement.quantity == "time"):
         lines.append(("ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""))
+    lost = [record for record in records if record.judgement.quantity == "lost_time" and record.judgement.parts]
+    lines += [("lost time", f"{text.case_of(r.test)}: {text.parts_of(r.judgement)}", "") for r in lost]
     suspects, notes = _findings([record.judgement for record in sorted(records, key=lambda r: severity(r.judgement))])
     if suspects:
         lines.append(("look at", text.finding_line(suspects[0]) + _more(len(suspects) - 1), ""))
@@ -116,6 +137,15 @@ def _closing(
     seen = [node for conditions in known for node in conditions.telemetry]
     lines += [("note", line, "yellow") for line in text.throttled_lines(seen)]
     return [*lines, ("records", text.visible(run_folder), "")]
+
+
+def _decision(decision: Decision, tests: Sequence[Record]) -> tuple[str, str, str]:
+    """The outcome and why; where the file expects one, the verdict of its test."""
+    told, verdict = f"{TITLES[decision.outcome]}: {decision.why}", Verdict.MEASURED
+    for judgement in (record.judgement for record in tests):
+        if judgement.verdict is not Verdict.MEASURED:
+            told, verdict = f"{judgement.verdict!s:<9} {text.visible(judgement.reason)}", judgement.verdict
+    return "decision", told, STYLES[verdict]
 
 
 def _ledger(records: Sequence[Record], test: str) -> str:
@@ -210,7 +240,8 @@ def console(width: int, color: bool) -> Console:
     )
 
 
-def _render(lines: Sequence[Text], width: int, color: bool) -> str:
+def render(lines: Sequence[Text], width: int, color: bool) -> str:
+    """Lines that are broken already, as they go to a terminal; plain text unless `color`."""
     printer = console(width, color)
     with printer.capture() as capture:
         for line in lines:

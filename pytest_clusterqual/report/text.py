@@ -13,7 +13,9 @@ from pytest_clusterqual.model.record import Finding, Judgement
 from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 # Ratios that people say in percent; any other follows the requirement's own way of saying it.
-_SHARES = ("headroom", "goodput", "data_stall", "wait", "placement", "contention")
+_SHARES = (
+    "headroom", "goodput", "data_stall", "wait", "placement", "contention", "exposed_communication", "waiting",
+)  # fmt: skip
 # Control, format (text direction), surrogate, line and paragraph separator.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 # XML 1.0 has no way to write any other character, not even as a reference.
@@ -61,6 +63,16 @@ def interval_of(judgement: Judgement) -> str:
     return f"[{low}, {high}]"
 
 
+def parts_of(judgement: Judgement) -> str:
+    """Such as ``4.1 ms a step = compute loss 0.9, exposed transfer 2.5``; parts too small to show are left out."""
+    whole, parts = judgement.value or 0.0, judgement.parts
+    most = max(map(abs, (whole, *parts.values())))
+    unit = units.show(most, judgement.unit).partition(" ")[2]
+    scale = units.parse(f"1 {unit}", judgement.unit)
+    told = ", ".join(f"{name} {part / scale:.3g}" for name, part in parts.items() if abs(part) >= 0.005 * most)
+    return visible(f"{whole / scale:.3g} {unit} a step = {told}")
+
+
 def bound_of(judgement: Judgement) -> str:
     """What is required as an absolute bound, such as ``>= 320 MB/s``; empty without a requirement."""
     demand = judgement.requirement
@@ -73,6 +85,17 @@ def share_of_expected(judgement: Judgement) -> str:
     """``80 % of expected`` where the bound was made from a level that the topology should give."""
     demand = judgement.requirement
     return visible(demand.text.removeprefix(demand.op)) if demand and demand.expected_from else ""
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in rising order on one line: ``1-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def margin_of(judgement: Judgement) -> str:

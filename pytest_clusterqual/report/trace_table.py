@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from pytest_clusterqual.report.terminal import console
 _HEADINGS = (
     "", "time", "compute", "overlapped", "exposed", "memory", "idle", "hidden", "slower", "transfer", "wait", "last",
 )  # fmt: skip
+_GAP = 2
 
 
 def trace_report(times: TraceTimes, *, width: int, color: bool = False) -> str:
@@ -22,20 +24,40 @@ def trace_report(times: TraceTimes, *, width: int, color: bool = False) -> str:
 
     `width` is in terminal columns. Plain text unless `color`.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading), overflow="fold")
-    for rank in times.ranks:
-        table.add_row(*(Text(text.visible(cell)) for cell in _row(rank)))
+    rows = [tuple(text.visible(cell) for cell in _row(rank)) for rank in times.ranks]
     lines = Table.grid(padding=(0, 2, 0, 0))
     for label, sentence in _lines(times):
         lines.add_row(Text(label, style="yellow" if label == "warning" else ""), Text(text.visible(sentence)))
     printer = console(width, color)
     with printer.capture() as capture:
-        printer.print(table)
-        printer.print()
+        for columns in _blocks([_HEADINGS, *rows], width):
+            printer.print(_table(rows, columns))
+            printer.print()
         printer.print(lines)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _blocks(rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """The columns of each table: one table where `width` allows, else several, each with the ranks' names."""
+    widths = [max(cell_len(row[column]) for row in rows) + _GAP for column in range(len(_HEADINGS))]
+    room = width + _GAP - min(widths[0], width // 3)  # a long name is folded
+    blocks: list[list[int]] = [[]]
+    for column in range(1, len(widths)):
+        if blocks[-1] and sum(widths[each] for each in blocks[-1]) + widths[column] > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return [[0, *block] for block in blocks]
+
+
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(
+            _HEADINGS[column], justify="right" if column else "left", no_wrap=bool(column), overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(row[column]) for column in columns))
+    return table
 
 
 def _row(rank: RankTimes) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,13 @@ from pathlib import Path
 from lab_host import Host, Impossible, outside, refused
 from lab_hosts import Lab
 
+_FORGET = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_RDONLY)
+while True:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    time.sleep(0.02)
+"""
 _FILL_AT_MOST = 1 << 30  # bytes; full_disk is for small disks
 
 
@@ -61,6 +69,32 @@ def slow_disk(host: Host, path: str | Path, bytes_per_second: int, *, size: int 
         _try(host, ["mkfs.ext4", "-q", "-O", "^has_journal", image])
         with mounted(host, path, "-o", "loop", image), throttled(host, path, bytes_per_second):
             yield
+    finally:
+        image.unlink()
+
+
+@contextmanager
+def slow_file(host: Host, path: Path, bytes_per_second: int) -> Iterator[None]:
+    """This host reads the file at `path` from a disk of its own, no faster than that and each time anew."""
+    if "blkio" not in host.cgroups:
+        raise Impossible("there is no blkio controller of cgroup version 1 here")
+    content, image = path.read_bytes(), host.state / f"{host.name}-slow-file"
+    with image.open("wb") as file:
+        file.truncate(2 * len(content))
+    try:
+        _try(host, ["mkfs.ext4", "-q", "-O", "^has_journal", image])
+        with mounted(host, path.parent, "-o", "loop", image):
+            host.path(path).write_bytes(content)
+        # Mounted again nothing of it is in memory yet, and so it remains: pages that are mapped by nobody are dropped.
+        with (
+            mounted(host, path.parent, "-o", "loop", image),
+            throttled(host, path, bytes_per_second),
+            host.popen([sys.executable, "-S", "-c", _FORGET, path]) as forgetting,
+        ):
+            try:
+                yield
+            finally:
+                forgetting.kill()
     finally:
         image.unlink()
 

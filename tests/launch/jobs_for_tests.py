@@ -18,7 +18,7 @@ def where(ctx: Any) -> dict[str, Any]:
     dist.all_reduce(total, group=ctx.group)
     return {
         "rank": ctx.rank, "global_rank": ctx.global_rank, "world_size": ctx.world_size, "node": ctx.node,
-        "sum": total.item(), "pid": os.getpid(),
+        "sum": total.item(), "pid": os.getpid(), "nproc_per_node": ctx.nproc_per_node,
         "threads": torch.get_num_threads(), "cores": len(os.sched_getaffinity(0)),
     }  # fmt: skip
 

@@ -38,11 +38,12 @@ def make_world(
     nodes: int,
     logs: Path,
     *,
+    nproc_per_node: int = 1,
     start_timeout: float = 120.0,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> World:
-    """One rank on each of so many simulated nodes, which find the jobs of this folder."""
+    """So many ranks on each of so many simulated nodes, which find the jobs of this folder."""
     return World(
-        launcher, launcher.nodes(nodes, 1), 1, device="cpu", logs=logs, start_timeout=start_timeout, path=[HERE],
-        tell=tell,
+        launcher, launcher.nodes(nodes, nproc_per_node), nproc_per_node, device="cpu", logs=logs,
+        start_timeout=start_timeout, path=[HERE], tell=tell,
     )  # fmt: skip

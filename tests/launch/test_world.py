@@ -20,8 +20,10 @@ from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.plan import LaunchPlan, NodePlan, torchrun
+from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.rank_map import Seat
 from pytest_clusterqual.model.topology import RankPlace, check_world
+from pytest_clusterqual.model.workload import ModelShape, Optimizer, Workload
 from pytest_clusterqual.reach import Unreached
 from pytest_clusterqual.world import Job, Progress, World
 
@@ -148,8 +150,51 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory(memory_group: Path, tmp
             world.run(job("misbehave", how="exhaust", timeout=60))
         assert "rank 1 on node1 was killed by the kernel for want of memory" in str(caught.value)
         assert caught.value.culprits == ("rank 1 on node1",)
+        assert caught.value.out_of_memory == (
+            "rank 1 on node1 was killed by the kernel for want of memory (SIGKILL, out of memory)"
+        )
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("allocate", "rank 1 on node1 could not allocate 4096 TiB"), ("raise", ""), ("kill", "")],
+)
+def test_want_of_memory_is_said_apart_and_blames_nobody_else(world: World, how: str, told: str) -> None:
+    with pytest.raises(JobError) as caught:
+        world.run(job("misbehave", how=how))
+    assert (caught.value.out_of_memory, caught.value.culprits) == (told, ("rank 1 on node1",))
+    assert [result.value["sum"] for result in world.run(job("where"))] == [3.0, 3.0]
+
+
+def test_a_job_on_some_ranks_of_a_node_knows_how_many_there_are(tmp_path: Path) -> None:
+    launcher = LocalLauncher(device="cpu", oversubscribe=True)
+    world = make_world(launcher, 1, tmp_path, nproc_per_node=2)
+    try:
+        for ranks in ((0,), (1,), (0, 1)):
+            found = [result.value for result in world.run(job("where", ranks=ranks))]
+            assert [(each["global_rank"], each["nproc_per_node"]) for each in found] == [
+                (rank, len(ranks)) for rank in ranks
+            ]
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("split", ["tensor", "context", "pipeline"])
+def test_a_layout_can_be_run_again_in_another_group(world: World, split: str) -> None:
+    """torch remembers groups; those that it remembers must not end with a job."""
+    work = Workload(
+        model=ModelShape(layers=2, hidden=32, heads=2, kv_heads=2, ffn=64, vocab=256),
+        optimizer=Optimizer(name="adamw", lr=1e-3), precision="fp32", sequence_length=16, microbatch=1, global_batch=2,
+        steps=1, seed=1,
+    )  # fmt: skip
+    again = Job(
+        name="pytest_clusterqual.rank.training:fixed_work", ranks=(0, 1), timeout=60, new_group=True,
+        args={"workload": to_json(work), "layout": {"name": split, split: 2}, "warmup": 1},
+    )  # fmt: skip
+    first, second = ([result.value["losses"] for result in world.run(again)] for _ in range(2))
+    assert first == second
 
 
 BLOCKED = {"node0": {"node1": "127.0.0.102: no answer"}, "node1": {"node0": "127.0.0.101: no answer"}}

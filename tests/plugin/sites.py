@@ -33,7 +33,8 @@ SMALL: dict[str, Any] = {
         "require": [{"collective": "all_reduce", "busbw": ">= 1 B/s"},
                     {"collective": "send_recv", "latency": "<= 100 s"}],
     },
-    "scaling": {"points": [1, 2], "repeats": 6, "warmup_steps": 1, "require": [{"nodes": 2, "speedup": ">= 0.001"}]},
+    "scaling": {"points": [1, 2], "repeats": 6, "warmup_steps": 1, "budget": "40 s",
+                "require": [{"nodes": 2, "speedup": ">= 0.001"}]},
     "full_run": {
         "steps": 10, "checkpoint": {"every": 3, "mode": "sync"}, "failure": {"kill_rank": 1, "at_step": 5},
         "require": [{"recovery": "<= 300 s"}],

@@ -36,7 +36,7 @@ def test_all_four_criteria_pass(run: Run) -> None:
 
 
 def test_the_terminal_says_what_was_found_and_what_it_is_not(run: Run) -> None:
-    for words in ("speedup", "recovery", "peak", "latency", "PASS", "records   run", "SVG files in run/plots"):
+    for words in ("speedup", "recovery", "peak", "latency", "PASS", "records    run", "SVG files in run/plots"):
         assert words in run.out
     assert "simulated nodes: all on one machine" in run.out
     assert "left out: 2 tests: intra_node is a group of 1 rank with 2 x 1 ranks: there is no fabric in it" in run.out
@@ -73,6 +73,15 @@ def test_scaling_compared_the_same_job(run: Run) -> None:
     assert len(one.ranks) == 1
     assert len(two.ranks) == 2
     assert one.ranks[0].losses == pytest.approx(two.ranks[0].losses, rel=1e-4)
+
+
+def test_the_step_on_most_nodes_was_taken_apart_and_its_parts_add_up(run: Run) -> None:
+    (scaling,) = [m for _, c, m in RunFolder.open(run.folder).measurements().values() if c == "scaling"]
+    assert scaling.not_apart == ""
+    assert len(scaling.apart) == 9
+    (lost,) = [line["judgement"] for line in run.records if line["judgement"]["quantity"] == "lost_time"]
+    assert (lost["label"], lost["value"]) == ("2 nodes", pytest.approx(sum(lost["parts"].values())))
+    assert "lost time  ddp-2nodes: " in run.out
 
 
 def test_the_full_run_lost_a_rank_and_came_back(run: Run) -> None:

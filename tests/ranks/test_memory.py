@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.memory import RankMemory
-from pytest_clusterqual.rank.limits import cgroup_limit, cpu_limit
-from pytest_clusterqual.rank.memory import (
-    measure,
-    resident_peak,
-    step_peaks,
-    wait_for_gloo,
-)
+from pytest_clusterqual.model.workload import ModelShape
+from pytest_clusterqual.rank.limits import cgroup_limit, cpu_limit, device_confined, not_allocated, process_confined
+from pytest_clusterqual.rank.memory import measure, resident_peak, wait_for_gloo
 
 MIB = 2**20
 
@@ -44,8 +42,9 @@ def test_the_peak_holds_parameters_gradients_optimizer_and_more(tmp_path: Path) 
     (alone,) = measured(tmp_path, 1, DDP)
     logits = TINY.microbatch * TINY.sequence_length * TINY.model.vocab * 4
     assert alone.parts["parameters"] == TINY.model.parameters * 4
-    assert max(alone.step_peaks) >= sum(alone.parts.values()) + logits
-    assert max(alone.step_peaks) < 3 * sum(alone.parts.values())
+    at_rest = sum(alone.parts[name] for name in ("parameters", "gradients", "optimizer"))
+    assert max(alone.step_peaks) >= at_rest + logits
+    assert max(alone.step_peaks) < 3 * at_rest
     # The optimizer's state does not exist before the first step's end, so later steps hold more.
     assert alone.step_peaks[1] - alone.step_peaks[0] >= 0.9 * alone.parts["optimizer"]
     assert alone.step_peaks[1] == alone.step_peaks[2]
@@ -66,39 +65,6 @@ def test_the_conditions_of_the_count_are_named(tmp_path: Path) -> None:
         assert max(rank.step_peaks) < rank.device_used < total
         assert 0 < rank.limit <= total / 2
         assert " / 2 ranks " in rank.limit_from
-
-
-def event(name: str, start: int, end: int = 0, *, held: int | None = None, children: Any = ()) -> Any:
-    tag = "Allocation" if held is not None else "TorchOp"
-    return SimpleNamespace(
-        name=name, start_time_ns=start, end_time_ns=end, children=list(children), tag=SimpleNamespace(name=tag),
-        extra_fields=SimpleNamespace(total_allocated=held),
-    )  # fmt: skip
-
-
-def test_peaks_are_the_most_held_inside_each_step() -> None:
-    tree = [
-        event("[memory]", 1, held=100),
-        event("[memory]", 2, held=1000),  # before the steps: in no peak, for it is freed again
-        event("[memory]", 3, held=100),
-        event("clusterqual.step", 10, 20, children=[
-            event("op", 11, 13, children=[event("[memory]", 12, held=150)]),
-            event("[memory]", 14, held=101),
-        ]),
-        event("[memory]", 25, held=107),
-        event("clusterqual.step", 30, 40, children=[event("[memory]", 31, held=7)]),
-    ]  # fmt: skip
-    assert step_peaks(tree) == (150, 107)
-
-
-def test_a_step_without_any_allocation_still_holds_what_was_there() -> None:
-    tree = [event("[memory]", 1, held=100), event("clusterqual.step", 10, 20), event("[memory]", 30, held=105)]
-    assert step_peaks(tree) == (100,)
-
-
-def test_no_events_are_no_measurement() -> None:
-    with pytest.raises(MeasurementError, match="gave 1 steps and 0 memory events: memory cannot be counted here"):
-        step_peaks([event("clusterqual.step", 1, 2)])
 
 
 def test_gloo_is_waited_for_while_one_of_its_threads_works(tmp_path: Path) -> None:
@@ -180,3 +146,108 @@ def test_ranks_share_a_limit_only_under_the_same_control_group(tmp_path: Path) -
     (proc / "meminfo").write_text(f"MemTotal: {400 * 1024} kB\n")
     small = run_ranks(limits_in, tmp_path, nodes=["a", "b"], proc=str(proc), groups=[one, two])
     assert small == [[200 * MIB, "MemTotal / 2 ranks on this machine"]] * 2
+
+
+# Its peak is 43 MiB, and with recomputation 26 MiB.
+LARGER = replace(
+    TINY, model=ModelShape(layers=4, hidden=128, heads=4, kv_heads=4, ffn=384, vocab=256), sequence_length=128,
+    microbatch=4,
+)  # fmt: skip
+PLAIN, REPEATED = {"name": "plain"}, {"name": "ac", "activation_checkpointing": "full"}
+
+
+def confined_measure(ctx: Any, **arguments: Any) -> Any:
+    """What the job gave, or what it could not allocate; and that afterwards there is all memory again."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    try:
+        answer = measure(ctx, **arguments)
+    except Exception as error:
+        answer = not_allocated(error)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "mib", "fits"), [(PLAIN, 48, True), (PLAIN, 40, False), (REPEATED, 31, True), (REPEATED, 24, False)]
+)
+def test_a_job_has_no_more_memory_than_it_is_given(
+    tmp_path: Path, layout: dict[str, Any], mib: int, fits: bool
+) -> None:
+    (answer,) = run_ranks(
+        confined_measure, tmp_path, nodes=["a"], workload=to_json(LARGER), layout=layout, steps=2,
+        device_memory=mib * MIB,
+    )  # fmt: skip
+    if not fits:
+        assert isinstance(answer, str) and answer.endswith("iB"), "torch's allocator was refused so much"
+        return
+    rank = from_json(RankMemory, answer)
+    assert (rank.limit, rank.limit_from) == (mib * MIB, "memory.device_memory of the project file")
+    assert max(rank.step_peaks) <= rank.device_used <= rank.limit, "tensors only: no interpreter, no libraries"
+
+
+@pytest.mark.slow
+def test_memory_that_was_refused_is_given_afterwards(tmp_path: Path) -> None:
+    assert run_ranks(asks_too_much, tmp_path, nodes=["a"]) == [["128 MiB", True]]
+
+
+def asks_too_much(ctx: Any) -> list[Any]:
+    refused = ""
+    try:
+        with process_confined(64 * MIB):
+            torch.zeros(32 * MIB)
+    except RuntimeError as error:
+        refused = not_allocated(error)
+    return [refused, torch.zeros(32 * MIB).sum().item() == 0]
+
+
+def chained(first: BaseException, then: BaseException) -> BaseException:
+    then.__cause__ = first
+    return then
+
+
+CUDA_SAYS = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (torch.OutOfMemoryError(CUDA_SAYS), "2.00 GiB"),
+        (RuntimeError("alloc_cpu.cpp: DefaultCPUAllocator: not enough memory: you tried to allocate 1048576 bytes."),
+         "1 MiB"),
+        (MemoryError(), "memory"),
+        (RuntimeError("std::bad_alloc"), "memory"),
+        (chained(torch.OutOfMemoryError(CUDA_SAYS), RuntimeError("failed to run stage backward")), "2.00 GiB"),
+        (RuntimeError("Connection closed by peer"), ""),
+        (ValueError("out of memory"), ""),
+    ],
+)  # fmt: skip
+def test_want_of_memory_is_told_from_other_failures(error: BaseException, what: str) -> None:
+    assert not_allocated(error) == what
+
+
+class Accelerator:
+    """A device of 100 MiB, of which this process' allocator has 10 and others 20."""
+
+    def __init__(self) -> None:
+        self.fractions: list[float] = []
+
+    def mem_get_info(self, device: Any) -> tuple[int, int]:
+        return 70 * MIB, 100 * MIB
+
+    def memory_reserved(self, device: Any) -> int:
+        return 10 * MIB
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any) -> None:
+        self.fractions.append(fraction)
+
+
+@pytest.mark.parametrize(("most", "fraction"), [(60, 0.4), (10, 0.0), (500, 1.0)])
+def test_on_a_device_the_allocator_gets_what_others_leave(
+    monkeypatch: pytest.MonkeyPatch, most: int, fraction: float
+) -> None:
+    device = Accelerator()
+    monkeypatch.setattr(torch, "get_device_module", lambda _: device)
+    with device_confined(torch.device("cuda", 0), most * MIB):
+        assert device.fractions == [pytest.approx(fraction)]
+    assert device.fractions[-1] == 1.0

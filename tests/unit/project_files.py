@@ -77,7 +77,10 @@ workload:
 layouts: [{name: ddp}]
 """
 
-KEYS = "version, project, launcher, workload, layouts, target, topology, memory, fabric, scaling, full_run, decision, exceptions"
+KEYS = (
+    "version, project, launcher, workload, layouts, target, topology, "
+    "memory, fabric, scaling, full_run, decision, purchase, exceptions"
+)
 
 # One edit of GOOD each: what stood there, what stands there now, and what is said (after the file's name).
 BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
@@ -90,7 +93,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("project: demo", 'project: " "', '2: project: got " ", want a text of printable characters on one line'),
     ("target: {", "targets: {", "17: targets: unknown key; did you mean target? want one of version, project, "
      "launcher, "
-     "workload, layouts, target, topology, memory, fabric, scaling, full_run, decision, exceptions"),
+     "workload, layouts, target, topology, memory, fabric, scaling, full_run, decision, purchase, exceptions"),
     # The launcher
     ("kind: local", "kind: local, hosts: [a]",
      "3: launcher.hosts: got hosts for kind local, want kind ssh or mpi, or no hosts"),
@@ -358,6 +361,13 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
      "values"),
     (SMALL + "scaling: {points: [1], require: [{speedup: '> 1'}]}\n", ":13: scaling.require[0].speedup: there is "
      "nothing to compare with the baseline of 1 node(s), want a second scaling.points"),
+    (SMALL + "scaling: {launches: 7}\n", ":13: scaling.launches: got 7, want at most the 6 repeats"),
+    (SMALL + "scaling: {require: [{time_to_train: '< 1 h'}]}\n", ":13: scaling.require[0].time_to_train: it is not "
+     "known how much there is to train, want a target: {tokens: 2.0e+9, time: 40 h}"),
+    (SMALL + "scaling: {waterfall: false, require: [{waiting: '< 5 %'}]}\n", ":13: scaling.require[0].waiting: no "
+     "step is taken apart to measure it, want scaling.waterfall: true"),
+    (SMALL + "scaling: {require: [{nodes: 1, exposed_communication: '< 5 %'}]}\n", ":13: scaling.require[0].nodes: "
+     "got 1, the baseline, whose step is not taken apart; want more nodes"),
     (SMALL + "full_run: {}\n", ":13: full_run.checkpoint.every: got 10, want at most the 3 steps of the run, else "
      "nothing is ever saved"),
     (SMALL + "<<: {steps: 3}\n", f':13: "<<": unknown key; want one of {KEYS}'),

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_clusterqual.cases import Case, cases
-from pytest_clusterqual.model.project import FabricPlan, LauncherOptions, Project
+from pytest_clusterqual.judge.gates import Outcome, gate
+from pytest_clusterqual.model.project import FabricPlan, LauncherOptions, MemoryPlan, Project, ScalingPlan
+from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.traffic import Exchange, NetworkMap
 from pytest_clusterqual.model.workload import Layout, ModelShape, Optimizer, Workload
@@ -197,3 +199,44 @@ def test_the_map_says_of_which_layout_nothing_is_known() -> None:
     found = mapped(DDP, Layout(name="tp4", tensor=4), nodes=1)
     assert [flow.layout for flow in found.flows] == ["ddp"]
     assert list(found.untold) == ["tp4"]
+
+
+def scaling(*layouts: Layout, points: tuple[int, ...] = (1, 2, 4), nodes: int = 4, nproc: int = 1) -> list[Case]:
+    plan = replace(project(*layouts), scaling=ScalingPlan(points=points))
+    return cases(plan, "scaling", nodes=nodes, nproc_per_node=nproc)
+
+
+def test_every_point_but_the_first_is_a_test_against_it() -> None:
+    found = scaling(DDP, nodes=2)
+    assert [(str(case), case.baseline, case.inapplicable) for case in found] == [
+        ("ddp-2nodes", 1, ""), ("ddp-4nodes", 1, "the point of 4 nodes needs --nodes 4")
+    ]  # fmt: skip
+
+
+def test_the_baseline_of_a_layout_is_the_smallest_point_that_it_fits() -> None:
+    unfit = "layout tp2: 1 ranks are no multiple of pipeline 1 x context 1 x tensor 2 = 2"
+    assert [(str(case), case.baseline, case.inapplicable) for case in scaling(TP)] == [
+        ("tp2-2nodes", 2, f"no smaller point to compare with: {unfit}"), ("tp2-4nodes", 2, "")
+    ]  # fmt: skip
+    wide = Layout(name="pp3", pipeline=3)
+    assert [case.inapplicable for case in scaling(wide)] == [
+        f"layout pp3: {ranks} ranks are no multiple of pipeline 3 x context 1 x tensor 1 = 3" for ranks in (2, 4)
+    ]
+
+
+def test_the_ladder_is_one_test_beside_those_of_the_layouts() -> None:
+    plan = replace(project(DDP, FSDP), memory=MemoryPlan(ladder=True))
+    found = cases(plan, "memory", nodes=2, nproc_per_node=1)
+    assert [str(case) for case in found] == ["ddp-2nodes", "fsdp-2nodes", "ladder"]
+    silent = replace(plan, memory=MemoryPlan())
+    assert [str(case) for case in cases(silent, "memory", nodes=2, nproc_per_node=1)] == ["ddp-2nodes", "fsdp-2nodes"]
+
+
+def test_no_gate_asks_for_the_ladder() -> None:
+    plan = replace(project(DDP), memory=MemoryPlan(ladder=True))
+    ddp, climb = cases(plan, "memory", nodes=2, nproc_per_node=1)
+    failed = [Outcome(str(case), "memory", case.params, verdict) for case, verdict in (
+        (ddp, Verdict.PASS), (climb, Verdict.ERROR),
+    )]  # fmt: skip
+    assert gate(["memory"], failed, {"layout": "ddp"}) is None
+    assert gate(["memory"], failed[1:], {"layout": "ddp"}) is not None, "and it opens none"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_clusterqual.cli import main
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
@@ -42,6 +43,22 @@ def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
     project = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1)
     assert project.fabric is not None
     assert [r.of_expected for r in project.fabric.require] == [True, False]
+
+
+def test_the_estimates_of_the_page_are_those_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,), (shown,) = blocks("docs/buying.md", "yaml"), blocks("docs/buying.md", "text")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("NODES", "NPROC_PER_NODE", "CONFIG"):
+        monkeypatch.delenv(f"CLUSTERQUAL_{name}", raising=False)
+    Path("clusterqual.yaml").write_text(text)
+    assert main(["plan"]) == 0
+    rest = capsys.readouterr().out
+    for part in shown.strip().split("\n\n...\n\n"):
+        assert part in rest
+        rest = rest.partition(part)[2]
 
 
 def test_the_suites_own_file_loads_for_several_worlds() -> None:

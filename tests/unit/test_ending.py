@@ -28,7 +28,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def ending() -> Ending:
-    return Ending(cast(Any, SimpleNamespace(project=SimpleNamespace(name="demo"), network_map=lambda: ())))
+    project = SimpleNamespace(name="demo", decision=None)
+    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: ())))
 
 
 def drawn(folder: RunFolder) -> list[str]:
@@ -48,7 +49,7 @@ def told(ending: Ending) -> str:
 def test_a_run_ends_with_plots_and_says_where_they_are(folder: RunFolder, ending: Ending) -> None:
     assert ending.finish(folder, 0, "") == 0
     assert drawn(folder) == SVG
-    assert f"plots    2 SVG files in {folder.path}/plots" in " ".join(told(ending).split("\n          "))
+    assert f"plots 2 SVG files in {folder.path}/plots" in " ".join(told(ending).split())
 
 
 def test_a_plot_that_fails_is_a_note_and_changes_nothing_else(

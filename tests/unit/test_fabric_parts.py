@@ -132,6 +132,7 @@ class Answers:
         self.nodes, self.nproc_per_node, self.hardware = NODES, LOCAL, {}
         self.places = [SimpleNamespace(rank=rank) for rank in range(RANKS)]
         self.asked: list[tuple[Any, Mapping[str, Any], dict[str, Any]]] = []
+        self.slow_climbs = 99
 
     def run(self, function: str, args: Mapping[str, Any], **how: Any) -> list[RankResult]:
         self.asked.append((how.get("arrangement"), args, how))
@@ -148,7 +149,7 @@ class Answers:
         return RankFabric(rank=rank, group_size=size, timings=tuple(timings))
 
     def _climb(self, rank: int, args: Mapping[str, Any], how: Mapping[str, Any]) -> list[RankLadder]:
-        steps = (0.1 * (1 + (rank == 3)),) * 2
+        steps = (0.1 * (1 + (rank == 3 and len(self.asked) <= self.slow_climbs)),) * 2
         return [
             RankLadder(rank=rank, compute=steps, barrier=(0.2, 0.2), payload=(0.01, 0.01), step=(0.21, 0.21))
             for _ in range(args["rounds"])
@@ -215,10 +216,20 @@ def test_the_step_of_a_layout_is_taken_apart_on_all_ranks(tmp_path: Path) -> Non
     answers = Answers(load(tmp_path))
     m = measure(cast(Session, answers), parts(answers.project, "synchronization")[1])
     assert isinstance(m, SynchronizationMeasurement)
-    ((_, args, _),) = answers.asked
+    (_, args, _), again = answers.asked  # for somebody is accused
+    assert again[1] == args
     assert args["layout"]["name"] == "fsdp"
     assert (args["seconds"], args["limit"], args["least"]) == (10.0, 60.0, 9)
     assert m.conditions.layout == "fsdp"
-    assert [[each.rank for each in ranks] for ranks in m.rounds] == [list(range(RANKS))] * args["rounds"]
+    assert [[each.rank for each in ranks] for ranks in m.rounds] == [list(range(RANKS))] * 2 * args["rounds"]
     (judgement,) = judge(answers.project, m)
     assert [(finding.suspect, finding.kind) for finding in judgement.findings] == [("rank 3 on node1", "slow rank")]
+
+
+@pytest.mark.parametrize(("slow_climbs", "asked"), [(0, 1), (1, 2)])
+def test_nobody_is_accused_who_is_slow_for_some_seconds_only(tmp_path: Path, slow_climbs: int, asked: int) -> None:
+    answers = Answers(load(tmp_path))
+    answers.slow_climbs = slow_climbs
+    m = measure(cast(Session, answers), parts(answers.project, "synchronization")[1])
+    assert len(answers.asked) == asked
+    assert not any(f.level == "suspect" for judgement in judge(answers.project, m) for f in judgement.findings)

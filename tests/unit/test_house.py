@@ -21,13 +21,13 @@ FILES = frozenset({"runs", "lines", "leases", "channel"})
 FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "reach", "trouble"})
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
-    "plugin", "fixtures", "cli", "hosts", "init", "asked", "run", "side_by_side", "qualify", "show", "ending",
-    "imports", "trace_import",
+    "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
+    "ending", "imports", "trace_import", "points_import", "planning", "estimating",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 FLOOR_THREE = frozenset({
     "cases", "criteria", "fabric_measuring", "measuring", "narrowing", "needs", "pair_measuring", "perf_measuring",
-    "reported_runs",
+    "reported_runs", "rung_measuring",
 })  # fmt: skip
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "measuring": BELOW_SESSION | FLOOR_TWO,
     "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "pair_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring", "fabric_measuring"},
+    "rung_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "narrowing": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring"},
     "needs": BELOW_SESSION,
     "reported_runs": BELOW_SESSION,

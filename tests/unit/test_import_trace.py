@@ -29,6 +29,25 @@ def rank_file(folder: Path, rank: int, *, waits: int, world: int = 2) -> Path:
     return written(folder / f"rank{rank}.json.gz", document(events, rank=rank, world=world))
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_narrow_terminal_shows_every_figure_with_its_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    files = [rank_file(tmp_path, 1, waits=0), rank_file(tmp_path, 0, waits=200)]
+    assert main(["import", "trace", *map(str, files)]) == 0
+    wide = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["import", "trace", *map(str, files)]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert sorted(narrow.split()) == sorted([*wide.split(), "rank", "0", "rank", "1"])
+
+
 def test_the_table_names_who_waits_and_who_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [rank_file(tmp_path, 1, waits=0), rank_file(tmp_path, 0, waits=200)]
     assert main(["import", "trace", *map(str, files)]) == 0

@@ -118,6 +118,8 @@ def test_a_single_rank_is_not_compared() -> None:
         ((400, 410, 420, 420), False),
         ((400, 410), False),
         ((1000, 1000, 1004, 1008), False),
+        ((1000, 1000, 1019, 1038), False),
+        ((1000, 1000, 1021, 1043), True),
     ],
 )
 def test_a_peak_that_rises_in_every_step_is_growth(peaks: tuple[int, ...], grows: bool) -> None:
@@ -128,6 +130,16 @@ def test_a_peak_that_rises_in_every_step_is_growth(peaks: tuple[int, ...], grows
 def test_growth_names_the_figures() -> None:
     (finding,) = the(judge_memory(measured(rank(0, (400, 410, 420))), []), "peak").findings
     assert finding.evidence == "the peak rose in every step after the first: 410 MiB, 420 MiB"
+
+
+@pytest.mark.parametrize(("reserved", "found"), [((), 0), ((400, 515, 412), 0), ((400, 516, 412), 1)])
+def test_much_more_reserved_than_held_is_fragmentation(reserved: tuple[int, ...], found: int) -> None:
+    m = measured(rank(0, reserved_peaks=tuple(peak * MIB for peak in reserved)))
+    peak = the(judge_memory(m, []), "peak")
+    said = f"{max(reserved)} MiB reserved; counted: tensors" if reserved else "step 2; counted: tensors"
+    assert said in peak.reason
+    evidence = "the allocator reserved 516 MiB, of which tensors never held more than 412 MiB"
+    assert [(f.kind, f.level, f.evidence) for f in peak.findings] == [("fragmentation", "note", evidence)] * found
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.scaling import different_regime, judge_scaling
+from pytest_clusterqual.judge.scaling_runs import between_launches
 from pytest_clusterqual.model.conditions import Load
+from pytest_clusterqual.model.project import Target
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
 
@@ -59,9 +62,11 @@ def test_step_time_throughput_and_work_of_each_point_by_hand() -> None:
         ("step_time", "1 node"): 0.2,
         ("throughput", "1 node"): 40960,
         ("time_to_fixed_work", "1 node"): 2.0,
+        ("data_stall", "1 node"): 0.0,
         ("step_time", "2 nodes"): 0.125,
         ("throughput", "2 nodes"): 65536,
         ("time_to_fixed_work", "2 nodes"): 1.25,
+        ("data_stall", "2 nodes"): 0.0,
         ("speedup", "2 nodes"): 1.6,
         ("efficiency", "2 nodes"): 0.8,
     }
@@ -158,7 +163,10 @@ def test_load_of_any_run_excuses_a_failure_by_time() -> None:
         ),
         ({"versions": {"torch": "2.13.0"}}, "version of python: 3.11.2 on 1 node, None on 2 nodes"),
         ({"ranks": {"tokens_per_step": 16384}}, "tokens per step: 8192 on 1 node, 16384 on 2 nodes"),
-        ({"ranks": {"step_seconds": (0.1,) * 9}}, "number of steps: 10 on 1 node, 9 on 2 nodes"),
+        (
+            {"ranks": {"step_seconds": (0.1,) * 9, "data_seconds": (0.0,) * 9}},
+            "number of steps: 10 on 1 node, 9 on 2 nodes",
+        ),
         ({"ranks": {"data_digest": "ffff"}}, "data: 3fb1 on 1 node, ffff on 2 nodes"),
         (
             {"ranks": {"losses": (5.5, *(5.0 - 0.11 * i for i in range(10)))}},
@@ -180,6 +188,74 @@ def test_points_that_did_another_job_have_no_ratio(changes: dict[str, Any], diff
 def test_another_number_of_ranks_a_node_is_another_regime() -> None:
     two = replace(run(2, 0.1), conditions=replace(run(2, 0.1).conditions, nproc_per_node=2))
     assert different_regime(run(1, 0.1), two) == ["nproc per node: 1 on 1 node, 2 on 2 nodes"]
+
+
+def test_other_regimes_show_what_each_device_does_and_no_efficiency() -> None:
+    """Twice the tokens in a step: what looks like the same speed is half of it, and neither is an efficiency."""
+    judged = judge_scaling(interleaved(0.2, 0.2, ranks={"tokens_per_step": 16384}), [EFFICIENCY])
+    assert the(judged, "efficiency", "2 nodes").verdict is Verdict.ERROR
+    one, two = (the(judged, "throughput_per_device", label) for label in ("1 node", "2 nodes"))
+    assert [(round(j.value or 0), j.unit, j.verdict) for j in (one, two)] == [(40960, "tokens/s", Verdict.MEASURED)] * 2
+    assert "the points did not do the same job: this is no efficiency" in two.reason
+    same = judge_scaling(interleaved(0.2, 0.1), [])
+    assert "throughput_per_device" not in {j.quantity for j in same}
+
+
+def test_time_to_train_is_that_of_the_targets_tokens_at_each_measured_point() -> None:
+    target = Target(tokens=8192 * 1000, time=150.0)
+    judged = judge_scaling(interleaved(0.2, 0.125), [require("scaling", "time_to_train", "<= 150 s")], target)
+    one, two = (the(judged, "time_to_train", label) for label in ("1 node", "2 nodes"))
+    assert (one.value, one.verdict) == (pytest.approx(200.0), Verdict.FAIL)
+    assert (two.value, two.verdict) == (pytest.approx(125.0), Verdict.PASS)
+    assert "without checkpoints and failures; the file's target is 150 s" in two.reason
+    told = the(judge_scaling(interleaved(0.2, 0.125), [], target), "time_to_train", "1 node")
+    assert told.verdict is Verdict.MEASURED, "a target is no requirement by itself"
+
+
+def test_time_to_train_without_a_target_is_an_error_where_it_is_required() -> None:
+    required = require("scaling", "time_to_train", "<= 150 s", nodes=2)
+    judged = judge_scaling(interleaved(0.2, 0.125), [required])
+    assert the(judged, "time_to_train", "2 nodes").verdict is Verdict.ERROR
+    assert {j.label for j in judged if j.quantity == "time_to_train"} == {"2 nodes"}
+
+
+def test_step_time_has_a_median_for_every_rank() -> None:
+    assert the(judge_scaling(interleaved(0.2, 0.1), []), "step_time", "2 nodes").per_rank == pytest.approx(
+        {"0": 0.09, "1": 0.1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "launches", "share"),
+    [
+        ([1.0, 1.1, 2.0, 2.2], [1, 1, 2, 2], 0.98),
+        ([1.0, 2.0, 1.0, 2.0], [1, 1, 2, 2], 0.0),
+        ([1.0, 1.0, 2.0, 2.0], [1, 1, 2, 2], 1.0),
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 2, 2], 0.0),
+        ([1.0, 2.0, 3.0], [1, 1, 1], None),
+        ([1.0, 2.0, 3.0], [1, 2, 3], None),
+    ],
+)
+def test_the_share_of_variance_between_launches(figures: list[float], launches: list[int], share: float | None) -> None:
+    assert between_launches(figures, launches) == (None if share is None else pytest.approx(share, abs=0.01))
+
+
+def test_the_share_between_launches_is_found_again() -> None:
+    """Half of the variance is that of launches: the mean over many measurements says so."""
+    random, found = Random(5), []
+    launches = [launch for launch in range(40) for _ in range(3)]
+    for _ in range(100):
+        centers = [random.gauss(0, 0.1) for _ in range(40)]
+        found.append(between_launches([math.exp(centers[n] + random.gauss(0, 0.1)) for n in launches], launches) or 0.0)
+    assert sum(found) / len(found) == pytest.approx(0.5, abs=0.06)
+
+
+def test_several_launches_are_told_beside_the_figures() -> None:
+    m = interleaved(0.2, 0.1)
+    runs = tuple(replace(run, launch=1 + number // 6) for number, run in enumerate(m.runs))
+    reason = the(judge_scaling(replace(m, runs=runs), []), "time_to_fixed_work", "2 nodes").reason
+    assert "of their variance lies between 2 launches" in reason
+    assert "launches" not in the(judge_scaling(m, []), "time_to_fixed_work", "2 nodes").reason
 
 
 def test_one_odd_run_is_enough_and_all_differences_are_listed() -> None:
@@ -230,6 +306,8 @@ GOOD = run(2, 0.1)
         (run(2, 0.0), "rank 0 has a time that is not above 0"),
         (run(2, 0.1, ranks={"work_seconds": math.inf}), "rank 0 has a time that is not above 0"),
         (run(2, 0.1, ranks={"losses": (5.0, math.nan)}), "the loss of step 2 is nan on rank 0"),
+        (run(2, 0.1, ranks={"data_seconds": (0.0,) * 9}), "rank 0 has no time spent on data for each of its steps"),
+        (run(2, 0.1, ranks={"data_seconds": (math.nan,) * 10}), "rank 0 has no time spent on data for each of its"),
         (run(2, 0.1, nproc_per_node=2), "2 ranks are not 2 x 2"),
         (
             replace(GOOD, ranks=(GOOD.ranks[0], replace(GOOD.ranks[1], step_seconds=(0.1,) * 9))),

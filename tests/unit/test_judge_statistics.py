@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_clusterqual.judge.statistics import (
+    apart_ratio_interval,
     mean_interval,
     median,
     median_interval,
@@ -101,6 +102,31 @@ def test_ratio_interval_covers_the_true_ratio(count: int, sigma: float) -> None:
         assert interval is not None
         covered += interval.low <= 1.8 <= interval.high
     assert covered / trials >= 0.9
+
+
+@pytest.mark.parametrize("sigmas", [(0.01, 0.2), (0.2, 0.2), (0.3, 0.001)])
+@pytest.mark.parametrize("counts", [(6, 6), (6, 11)])
+def test_the_interval_of_a_ratio_of_runs_that_are_no_pairs_covers_it(
+    sigmas: tuple[float, float], counts: tuple[int, int]
+) -> None:
+    noise = random.Random(7)
+    covered = 0
+    for _ in range(500):
+        above, below = (
+            [level * noise.lognormvariate(0.0, sigma) for _ in range(count)]
+            for level, sigma, count in zip((1.8, 1.0), sigmas, counts, strict=True)
+        )
+        interval = apart_ratio_interval(above, below)
+        assert interval is not None
+        covered += interval.low <= 1.8 <= interval.high
+    assert covered >= 475
+
+
+def test_the_interval_of_a_ratio_needs_six_of_each_and_positive_runs() -> None:
+    assert apart_ratio_interval([1.0] * 9, [1.0] * 5) is None
+    interval = apart_ratio_interval([1.0] * 6, [*[1.0] * 5, 0.0])
+    assert interval is not None
+    assert math.isnan(interval.low)
 
 
 def test_ratio_interval_narrows_with_the_number_of_pairs() -> None:

@@ -165,6 +165,11 @@ def test_what_is_absent_has_no_plan_and_what_is_empty_has_the_defaults() -> None
     assert asked.fabric == FabricPlan(sizes=tuple(4096 * 4**step for step in range(7)))
 
 
+def test_the_ladder_and_what_each_device_has_in_it() -> None:
+    plan = load(SMALL + "memory: {ladder: true, device_memory: 80 GB, budget: 5 min}\n").memory
+    assert plan == MemoryPlan(ladder=True, device_memory=80_000_000_000, budget=300.0)
+
+
 def test_the_option_beats_the_file() -> None:
     assert load(SMALL + "launcher: {nproc_per_node: 3}\n", nproc_per_node=2).launcher.nproc_per_node == 2
 

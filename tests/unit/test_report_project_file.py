@@ -88,6 +88,7 @@ def test_every_file_loads_and_demands_nothing(tmp_path: Path, hardware: Any, nod
     text = written(hardware, LauncherOptions(kind=kind), nodes=nodes, hosts=hosts)
     project = loaded(tmp_path, text, nodes)
     assert not any(project.requirements(criterion) for criterion in CRITERIA)
+    assert project.decision is not None and project.decision.expect is None
     demanding = loaded(tmp_path, with_demands(text), nodes)
     assert all(demanding.requirements(criterion) for criterion in ("memory", "fabric", "scaling", "full_run"))
 

@@ -17,6 +17,7 @@ WISHES = {
     units.SECONDS: "a time such as 20 s",
     units.RATE: "a rate such as 300 GB/s",
     units.TOKEN_RATE: "a token rate such as 5e4 tokens/s",
+    units.FLOP_RATE: "a rate such as 989 TFLOP/s",
     units.RATIO: "a share or ratio such as 80 % or 0.8",
 }
 
@@ -44,6 +45,8 @@ WISHES = {
         ("1 GiB/s", units.RATE, 1024**3),
         ("5e4 tokens/s", units.TOKEN_RATE, 5e4),
         ("3 tokens/min", units.TOKEN_RATE, 0.05),
+        ("989 TFLOP/s", units.FLOP_RATE, 989e12),
+        ("2 PFLOP/s", units.FLOP_RATE, 2e15),
         ("80 %", units.RATIO, 0.8),
         ("80%", units.RATIO, 0.8),
         ("0.8", units.RATIO, 0.8),
@@ -70,6 +73,9 @@ def test_what_is_read(text: str | float, unit: str, value: float) -> None:
         ("1e999 s", units.SECONDS),
         ("1 s/B", units.RATE),
         ("1 GB/s/s", units.RATE),
+        ("989 TFLOPS", units.FLOP_RATE),
+        ("989 TFLOP", units.FLOP_RATE),
+        ("1 FLOP/B", units.FLOP_RATE),
         ("1 __import__('os')", units.BYTES),
         ("1 B**2", units.BYTES),
         (20, units.SECONDS),
@@ -117,6 +123,7 @@ def test_the_example_is_one(unit: str) -> None:
         (12.34e9, units.RATE, "12.3 GB/s"),
         (52345.0, units.TOKEN_RATE, "52345 tokens/s"),
         (1.5e6, units.TOKEN_RATE, "1.5e+06 tokens/s"),
+        (989e12, units.FLOP_RATE, "989 TFLOP/s"),
         (0, units.SECONDS, "0 s"),
         (1e-4, units.SECONDS, "100 us"),
         (0.02, units.SECONDS, "20 ms"),
@@ -137,6 +144,11 @@ def test_a_share_is_printed_as_a_percentage() -> None:
     assert [units.show_share(value) for value in (0.8, 0.1234, 1, 0)] == ["80 %", "12.3 %", "100 %", "0 %"]
 
 
+def test_sizes_as_data_sheets_have_them_and_numbers_without_a_unit() -> None:
+    assert [units.show_decimal(value) for value in (140e9, 999.6e6, 50.33e6, 0)] == ["140 GB", "1 GB", "50.3 MB", "0 B"]
+    assert [units.show_number(value) for value in (2.5e6, 12.5, 0)] == ["2,500,000", "12.5", "0"]
+
+
 @given(value=st.floats(1e-5, 1e15), unit=st.sampled_from(sorted(WISHES)))
 def test_what_is_printed_is_read_back_to_three_digits(value: float, unit: str) -> None:
     assert units.parse(units.show(value, unit), unit) == pytest.approx(value, rel=5.1e-3)
@@ -154,6 +166,7 @@ SYMBOLS = [
         units.SECONDS: ["ns", "us", "ms", "s", "min", "h", "d"],
         units.RATE: ["B/s", "GB/s", "GiB/s", "Gbit/s", "MB/ms"],
         units.TOKEN_RATE: ["tokens/s", "tokens/h"],
+        units.FLOP_RATE: ["FLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"],
         units.RATIO: ["%"],
     }.items()
     for name in names
