@@ -111,8 +111,10 @@ def _priced(rung: Climbed | None, fastest: Climbed | None, prices: Mapping[str, 
     if rung is None or fastest is None or rung.name not in prices or len(prices) < 2:
         return ""
     price = prices[rung.name]
-    if rung is fastest or (price.interval and price.interval.low <= 1.0):
+    if rung is fastest:
         return ", as fast as any that fits"
+    if price.interval and price.interval.low <= 1.0:
+        return f", in a time not told apart from that of {fastest.name}, the fastest"
     assert price.value is not None
     return f" at {units.show(price.value, units.RATIO)} x the time of {fastest.name}"
 

@@ -25,6 +25,7 @@ from pytest_clusterqual.rank.estimate import estimate
 from pytest_clusterqual.rank.memory import measure
 
 LONG = replace(TINY, global_batch=16)  # more microbatches a step than the estimate does
+DEEP = replace(LONG, model=replace(TINY.model, layers=4))
 MIXED = replace(TINY, model=replace(TINY.model, experts=4, top_k=2))
 
 
@@ -40,6 +41,7 @@ def rung(ranks: int, per_node: int = 1, *, microbatch: int = TINY.microbatch, **
     ("workload", "ranks", "layout"),
     [
         (LONG, 1, {}),
+        (replace(TINY, sequence_length=4, microbatch=1, global_batch=1), 1, {}),
         (LONG, 2, {}),
         (replace(LONG, precision="fp16"), 1, {"activation_checkpointing": "selective"}),
         (LONG, 2, {"fsdp": "full"}),
@@ -47,17 +49,18 @@ def rung(ranks: int, per_node: int = 1, *, microbatch: int = TINY.microbatch, **
         (replace(TINY, precision="bf16"), 2, {"fsdp": "grad-op"}),
         (TINY, 2, {"tensor": 2}),
         (TINY, 2, {"context": 2, "fsdp": "full"}),
-        (LONG, 2, {"pipeline": 2}),
+        (DEEP, 2, {"pipeline": 2, "schedule": "interleaved", "stages_per_rank": 2}),
         (MIXED, 2, {}),
     ],
     ids=[
-        "one", "ddp", "fp16-selective", "fsdp", "fsdp-full", "bf16-grad-op", "tensor", "context", "pipeline", "experts",
+        "one", "one-microbatch", "ddp", "fp16-selective", "fsdp", "fsdp-full", "bf16-grad-op", "tensor", "context",
+        "interleaved", "experts",
     ],
 )  # fmt: skip
 def test_the_estimate_is_what_is_measured(
     tmp_path: Path, workload: Workload, ranks: int, layout: dict[str, Any]
 ) -> None:
-    wanted = rung(ranks, **layout)
+    wanted = rung(ranks, microbatch=workload.microbatch, **layout)
     answers = run_ranks(
         measure, tmp_path, nodes=[f"n{rank}" for rank in range(ranks)], workload=to_json(workload),
         layout=to_json(wanted.layout), steps=2,

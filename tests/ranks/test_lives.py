@@ -17,7 +17,10 @@ def test_the_peak_is_what_was_held_at_once_and_not_what_came_after() -> None:
     lives.end("late")
     lives.start("after", 45, "activations")
     lives.look()
-    # 150 were held at the first look and 165 at the second one.
+    lives.end("after")
+    lives.start("small", 1, "activations")
+    lives.look()
+    # 150 were held at the first look and 165 at the second one, 121 at the last.
     assert lives.parts({"weight": "parameters", "grad": "gradients"}) == {
         "parameters": 100, "gradients": 20, "activations": 45, "other": 0,
     }  # fmt: skip
@@ -26,10 +29,11 @@ def test_the_peak_is_what_was_held_at_once_and_not_what_came_after() -> None:
 def test_what_is_given_back_before_anybody_looks_is_no_peak() -> None:
     lives = Lives()
     lives.begin()
-    lives.start("made", 50, "other")
+    lives.start("kept", 1, "other")
+    lives.start("made", 50, "activations")
     lives.end("made")
     lives.look()
-    assert lives.parts({}) == {"other": 0}
+    assert lives.parts({"kept": "parameters"}) == {"parameters": 1, "other": 0}
 
 
 def test_what_is_held_for_a_moment_besides_counts_as_other() -> None:

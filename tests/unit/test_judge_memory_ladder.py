@@ -160,8 +160,11 @@ def test_headroom_that_is_required_of_a_layout_says_nothing_of_rungs() -> None:
          "no way inside one node fits (impossible for this job: tensor 2); 2 nodes do"),
         (ladder(starved(DEVICE), starved(SHARD), starved(NODES)), (), "no rung fits, up to 2 nodes"),
         (ladder(starved(DEVICE)), (), "no rung fits, up to 1 node"),
+        (ladder(starved(DEVICE), fits(MICRO, 80, 0.11, noise=(0.5, 1.0, 2.0, 1.0, 0.5, 2.0)), fits(SHARD, 60, 0.1)), (),
+         "one device runs out of memory; microbatch 1 fits, in a time not told apart from that of shard, the fastest: "
+         "more nodes are not needed for memory"),
     ],
-    ids=["one device", "inside a node", "headroom", "nodes", "none", "none on one node"],
+    ids=["one device", "inside a node", "headroom", "nodes", "none", "none on one node", "noise"],
 )  # fmt: skip
 def test_the_ladder_says_what_it_shows(m: MemoryLadderMeasurement, required: tuple[str, ...], evidence: str) -> None:
     assert shown(m, *required) == evidence
