@@ -121,7 +121,8 @@ def test_a_requirement_without_selectors_is_about_every_case() -> None:
 
 
 def test_every_criterion_has_quantities_in_units_that_can_be_read() -> None:
-    assert ("nodes", *QUANTITIES) == CRITERIA  # nodes are held against the section topology
+    # Nodes are held against the section topology, the decision against an outcome.
+    assert ("nodes", *QUANTITIES, "decision") == CRITERIA
     for criterion, quantities in QUANTITIES.items():
         for quantity, unit in quantities.items():
             example = units.example(unit).split("such as ")[1].split(" or ")[0]
