@@ -59,6 +59,8 @@ _MORE_ROUNDS = 4
 _MORE_REPEATS = 3
 # Enough to tell one slow rank of two from chance where single steps differ by half.
 _LADDER_ROUNDS = 16
+# Of long steps; in each of so many one of two ranks is the slower one by chance in 1 of 2048.
+_APART_ROUNDS = 12
 
 
 def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
@@ -117,7 +119,7 @@ def _scaling(session: Session, plan: ScalingPlan, case: Case, layout: Layout) ->
     if not plan.waterfall:
         return measurement
     apart = partial(
-        measuring.taken_apart, session, layout, rounds=LEAST_ROUNDS, least=LEAST_ROUNDS, arrangement=case.rank_map
+        measuring.taken_apart, session, layout, rounds=_LADDER_ROUNDS, least=_APART_ROUNDS, arrangement=case.rank_map
     )
     try:
         measurement = apart(before=measurement)

@@ -111,8 +111,10 @@ def _unanswered(
             why = "a table of points does not tell it"
             yield undecided(judge_missing(requirement.quantity, "", unit, why, requirement))
         elif not on:
-            what = f"{requirement.nodes} nodes" if requirement.nodes else f"layout {requirement.layout}"
-            yield undecided(judge_missing(requirement.quantity, "", unit, f"there is no point of {what}", requirement))
+            nodes = f" of {requirement.nodes} nodes" if requirement.nodes else ""
+            layout = f" of layout {requirement.layout}" if requirement.layout else ""
+            why = f"there is no point{nodes}{layout}"
+            yield undecided(judge_missing(requirement.quantity, "", unit, why, requirement))
         elif requirement.quantity in RATIOS:
             named = requirement.nodes is not None
             for place in on:

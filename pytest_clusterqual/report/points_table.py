@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.points import Comparison, Curve, JudgedPoints
-from pytest_clusterqual.model.record import Judgement, worst
+from pytest_clusterqual.model.record import Judgement, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.table import STYLES
 from pytest_clusterqual.report.terminal import console
@@ -22,6 +22,8 @@ _COMPARED = {
 }  # fmt: skip
 _MAY_BREAK = ("", "throughput", "is", *_COMPARED)
 _NONE = "-"
+# Terminal columns: from here on there is room between the columns, from there on for every heading.
+_ROOMY, _NARROW = 100, 90
 
 
 def points_report(judged: JudgedPoints, *, width: int, color: bool = False) -> str:
@@ -31,10 +33,11 @@ def points_report(judged: JudgedPoints, *, width: int, color: bool = False) -> s
     """
     told = {judgement.quantity for each in judged.comparisons for judgement in each.judgements}
     ratios = [heading for heading, quantity in _COMPARED.items() if quantity in told]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if width >= _ROOMY else 1, 0, 0), header_style="dim")
     whose = [""] if any(_whose(judged, place) for place in judged.order) else []
     for heading in (*whose, *_POINT, "against", "is", *ratios, "verdict"):
-        table.add_column(heading, overflow="fold", no_wrap=heading not in _MAY_BREAK)
+        least = len(Verdict.UNDECIDED) if heading == "verdict" else len(heading) if width >= _NARROW else 0
+        table.add_column(heading, overflow="fold", no_wrap=heading not in _MAY_BREAK, min_width=least)
     for cells, judgements in _rows(judged, ratios, named=bool(whose)):
         verdict = worst([judgement.verdict for judgement in judgements])
         table.add_row(*(Text(text.visible(cell)) for cell in cells), Text(f"{verdict}", style=STYLES[verdict]))

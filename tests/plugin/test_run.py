@@ -78,7 +78,7 @@ def test_scaling_compared_the_same_job(run: Run) -> None:
 def test_the_step_on_most_nodes_was_taken_apart_and_its_parts_add_up(run: Run) -> None:
     (scaling,) = [m for _, c, m in RunFolder.open(run.folder).measurements().values() if c == "scaling"]
     assert scaling.not_apart == ""
-    assert len(scaling.apart) == 9
+    assert len(scaling.apart) >= 12
     (lost,) = [line["judgement"] for line in run.records if line["judgement"]["quantity"] == "lost_time"]
     assert (lost["label"], lost["value"]) == ("2 nodes", pytest.approx(sum(lost["parts"].values())))
     assert "lost time  ddp-2nodes: " in run.out

@@ -91,9 +91,9 @@ def test_the_step_is_taken_apart_once_the_verdict_is_closed(tmp_path: Path) -> N
     ranks = Ranks(tmp_path, "{require: [{nodes: 2, speedup: '>= 1.3'}]}", Made(noise=0.02))
     m = measured(ranks)
     assert ranks.asked == [*["fixed_work 1", "fixed_work 2", "fixed_work 2", "fixed_work 1"] * 3, "climb 2"]
-    assert (len(m.apart), m.not_apart, {run.launch for run in m.runs}) == (9, "", {1})
+    assert (len(m.apart), m.not_apart, {run.launch for run in m.runs}) == (16, "", {1})
     given = ranks.given[-1]
-    assert (given["seconds"], given["whole"]) == (3.0, False)
+    assert (given["seconds"], given["least"], given["whole"]) == (3.0, 12, False)
     assert 0 < given["limit"] <= 50.0, "half of the job timeout at most"
     assert verdict(ranks, m, "speedup") is Verdict.PASS
 
@@ -120,7 +120,7 @@ def test_rounds_are_added_while_what_they_judge_is_open(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, "{budget: 35 s, require: [{nodes: 2, exposed_communication: '<= 14 %'}]}", made)
     m = measured(ranks)
     assert ranks.asked.count("climb 2") == 2, "a third time would take longer than the budget"
-    assert (ranks.asked.count("fixed_work 2"), len(m.apart)) == (6, 18)
+    assert (ranks.asked.count("fixed_work 2"), len(m.apart)) == (6, 32)
     assert verdict(ranks, m, "exposed_communication") is Verdict.UNDECIDED
 
 
