@@ -13,6 +13,7 @@ from pytest_clusterqual.report.terminal import console
 _PARTS = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim.", "activations": "activ.", "other": "other",
 }  # fmt: skip
+_ROOMY = 90  # terminal columns
 _STYLES = {"fits": "green", "tight": "yellow", "no": "red", None: ""}
 
 
@@ -25,7 +26,7 @@ def rungs_table(ladder: EstimatedLadder, *, width: int, color: bool = False) -> 
     with printer.capture() as capture:
         printer.print(Text(_title(ladder)))
         printer.print()
-        printer.print(_table(ladder))
+        printer.print(_table(ladder, width))
         printer.print()
         for line in _notes(ladder):
             printer.print(Text(text.visible(line)))
@@ -41,17 +42,20 @@ def _title(ladder: EstimatedLadder) -> str:
     return f"estimate of a rank's tensors as {kind} would hold them, from one device up to {world}; nothing is measured"
 
 
-def _table(ladder: EstimatedLadder) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2), header_style="dim")
-    table.add_column("rung", overflow="fold", min_width=8)
-    table.add_column("ranks", no_wrap=True, justify="right")
+def _table(ladder: EstimatedLadder, width: int) -> Table:
+    roomy = width >= _ROOMY
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2 if roomy else 1), header_style="dim")
+    table.add_column("rung", overflow="fold", min_width=10)
+    if roomy:
+        table.add_column("ranks", no_wrap=True, justify="right")
     for heading in ("peak", *_PARTS.values()):
         table.add_column(heading, no_wrap=True, justify="right")
-    table.add_column("estimate", overflow="fold")
+    table.add_column("estimate", overflow="fold", min_width=10)
     for row in ladder.rungs:
-        cells = (row.rung.name, f"{row.rung.nodes} x {row.rung.per_node}", *_sizes(row), _word(row))
-        *others, word = (text.visible(cell) for cell in cells)
-        table.add_row(*map(Text, others), Text(word, style=_STYLES[row.fits]))
+        name, ranks = text.visible(row.rung.name), f"{row.rung.nodes} x {row.rung.per_node}"
+        first = (name, ranks) if roomy else (f"{name}\n{ranks}",)
+        word = Text(text.visible(_word(row)), style=_STYLES[row.fits])
+        table.add_row(*map(Text, (*first, *_sizes(row))), word)
     return table
 
 
