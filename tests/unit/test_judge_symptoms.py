@@ -176,8 +176,13 @@ def test_what_is_lost_is_no_symptom_where_the_gain_is_as_asked() -> None:
     "parts",
     [
         {"fabric": [*fabric(), swept("all_to_all", "rails", want=">= 2e11", verdict=FAIL)]},  # another group
-        {"fabric": [*fabric(), swept("all_reduce", label="4 MiB", want=">= 2e11", verdict=FAIL),
-                    swept("all_to_all", want=">= 2e11", verdict=FAIL)]},  # all_reduce does not pass everywhere either
+        {
+            "fabric": [
+                *fabric(),
+                swept("all_reduce", label="4 MiB", want=">= 2e11", verdict=FAIL),
+                swept("all_to_all", want=">= 2e11", verdict=FAIL),
+            ]
+        },  # all_reduce does not pass everywhere either
         {"fabric": [*fabric(), *sizes(1e11, 2e11, 1.9e11)]},
         {"fabric": [*fabric(), *sizes(0.5e11, 1e11, 2e11)]},
         {"scaling": counted(eth0__rx_bytes=10**9)},
