@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from simulated_cluster import Cause, Cluster, Kind, calls_with_a_late_rank
 
-from pytest_clusterqual.judge.confirming import to_confirm
-from pytest_clusterqual.judge.pair_causes import Screening, screen
-from pytest_clusterqual.judge.pairs import judge_pairs
-from pytest_clusterqual.judge.sweeps import GroupTimes
-from pytest_clusterqual.judge.waits import late_ranks
+from pytest_clusterqual.judge.fabric.confirming import to_confirm
+from pytest_clusterqual.judge.fabric.pair_causes import Screening, screen
+from pytest_clusterqual.judge.fabric.pairs import judge_pairs
+from pytest_clusterqual.judge.fabric.sweeps import GroupTimes
+from pytest_clusterqual.judge.fabric.waits import late_ranks
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import PairsMeasurement, PairTiming
 from pytest_clusterqual.model.project import FabricPlan

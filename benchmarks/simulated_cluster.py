@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_clusterqual.judge.sweeps import Call
+from pytest_clusterqual.judge.fabric.sweeps import Call
 from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.tournament import meetings, turns_for
 

@@ -25,7 +25,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from pytest_clusterqual.judge.exposed import step_parts
+from pytest_clusterqual.judge.step.exposed import step_parts
 from pytest_clusterqual.read.trace import read_trace
 
 def chosen(work):

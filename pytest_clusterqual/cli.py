@@ -175,7 +175,7 @@ def _ask(arguments: argparse.Namespace, options: LauncherOptions) -> Answers:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     """1 if some host cannot run ranks as it is."""
-    from pytest_clusterqual.judge.hosts import judge_hosts
+    from pytest_clusterqual.judge.nodes.hosts import judge_hosts
     from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.read.hosts import fold_hosts
     from pytest_clusterqual.read.project import load_project
@@ -216,7 +216,7 @@ def _init(arguments: argparse.Namespace) -> int:
     """What the file cannot tell goes to standard error: hosts of which it knows nothing."""
     from pytest_clusterqual.hosts import in_short
     from pytest_clusterqual.init import check_free, suite, write
-    from pytest_clusterqual.judge.node_properties import with_fabric_nics
+    from pytest_clusterqual.judge.nodes.properties import with_fabric_nics
     from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.report.project_file import project_file
 
@@ -286,7 +286,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _decide(arguments: argparse.Namespace) -> int:
     """1 if the project file expects another outcome."""
     from pytest_clusterqual.deciding import plan_of
-    from pytest_clusterqual.judge.decision import decide
+    from pytest_clusterqual.judge.decision.verdict import decide
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.report import worksheet
     from pytest_clusterqual.runs import RunFolder
@@ -306,7 +306,7 @@ def _decide(arguments: argparse.Namespace) -> int:
 def _judge(arguments: argparse.Namespace) -> int:
     """Judge again; the run folder is only read. A test that failed to measure keeps its ERROR."""
     from pytest_clusterqual import criteria
-    from pytest_clusterqual.judge.decision import decide
+    from pytest_clusterqual.judge.decision.verdict import decide
     from pytest_clusterqual.model.record import SCHEMA, Record
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.runs import RunFolder

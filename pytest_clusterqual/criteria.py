@@ -14,20 +14,20 @@ from typing import TypeVar
 from pytest_clusterqual import fabric_measuring, measuring, pair_measuring, perf_measuring, rung_measuring
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.errors import ClusterQualError, JobError, MeasurementError
-from pytest_clusterqual.judge.confirming import to_confirm
-from pytest_clusterqual.judge.fabric import judge_fabric
-from pytest_clusterqual.judge.full_run import judge_full_run
-from pytest_clusterqual.judge.memory import judge_memory
-from pytest_clusterqual.judge.memory_ladder import judge_memory_ladder
-from pytest_clusterqual.judge.nodes import judge_nodes
-from pytest_clusterqual.judge.pair_causes import least_of
-from pytest_clusterqual.judge.pairs import judge_pairs, worth_asking
-from pytest_clusterqual.judge.placement import judge_placement
-from pytest_clusterqual.judge.reported import judge_reported
-from pytest_clusterqual.judge.scaling import judge_scaling
-from pytest_clusterqual.judge.synchronization import judge_synchronization
-from pytest_clusterqual.judge.waiting_causes import LEAST_ROUNDS
-from pytest_clusterqual.judge.waterfall import SHARES
+from pytest_clusterqual.judge.fabric.confirming import to_confirm
+from pytest_clusterqual.judge.fabric.pair_causes import least_of
+from pytest_clusterqual.judge.fabric.pairs import judge_pairs, worth_asking
+from pytest_clusterqual.judge.fabric.placement import judge_placement
+from pytest_clusterqual.judge.fabric.reported import judge_reported
+from pytest_clusterqual.judge.fabric.verdict import judge_fabric
+from pytest_clusterqual.judge.full_run.verdict import judge_full_run
+from pytest_clusterqual.judge.memory.ladder import judge_memory_ladder
+from pytest_clusterqual.judge.memory.verdict import judge_memory
+from pytest_clusterqual.judge.nodes.verdict import judge_nodes
+from pytest_clusterqual.judge.scaling.verdict import judge_scaling
+from pytest_clusterqual.judge.scaling.waterfall import SHARES
+from pytest_clusterqual.judge.step.synchronization import judge_synchronization
+from pytest_clusterqual.judge.step.waiting_causes import LEAST_ROUNDS
 from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     PairsMeasurement,

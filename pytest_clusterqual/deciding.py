@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.judge.decision import decide
+from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.leases import Leases
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.decision import Decision

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_clusterqual.judge.estimated import held_against
+from pytest_clusterqual.judge.memory.estimated import held_against
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.process import Dialogue, how_it_ended
 from pytest_clusterqual.model.codec import from_json, to_json

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_clusterqual import criteria
 from pytest_clusterqual.errors import ClusterQualError, ReadError
-from pytest_clusterqual.judge.reported import judge_reported
+from pytest_clusterqual.judge.fabric.reported import judge_reported
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.project import FabricPlan, GroupKind, Project
 from pytest_clusterqual.model.record import SCHEMA, Record

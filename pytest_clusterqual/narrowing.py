@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from pytest_clusterqual.errors import ClusterQualError, JobError, LaunchError
 from pytest_clusterqual.fabric_measuring import SAMPLE_SECONDS, groups_in
-from pytest_clusterqual.judge.bisection import LEAST_NODES, Group, conclude, search
+from pytest_clusterqual.judge.fabric.bisection import LEAST_NODES, Group, conclude, search
 from pytest_clusterqual.session import Session
 
 _SHARE_OF_TIMEOUT = 1 / 4  # one pass over few sizes; on part of the nodes a job ends long before its limit, or never

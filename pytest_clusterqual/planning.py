@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_clusterqual.estimating import estimated_ladder
-from pytest_clusterqual.judge.purchase import judge_purchase
+from pytest_clusterqual.judge.purchase.verdict import judge_purchase
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.needs import Needs
 from pytest_clusterqual.report.network_map import network_map

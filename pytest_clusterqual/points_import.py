@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.judge.points import judge_points
+from pytest_clusterqual.judge.scaling.points import judge_points
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.points import JudgedPoints
 from pytest_clusterqual.read.points import read_points

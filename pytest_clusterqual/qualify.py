@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_clusterqual import criteria
-from pytest_clusterqual.judge.decision import judge_decision
+from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.judge.judgement import Case as Figure
 from pytest_clusterqual.judge.judgement import judge_quantity
 from pytest_clusterqual.judge.statistics import median, median_interval

@@ -14,7 +14,7 @@ from pytest_clusterqual.asked import import_path, open_folder, read_asked
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.judge.decision import decide
+from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.judge.gates import Outcome, gate
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.leases import Lease, Leases

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.judge.traces import trace_times
+from pytest_clusterqual.judge.step.traces import trace_times
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.trace import Trace
 from pytest_clusterqual.read.trace import read_trace

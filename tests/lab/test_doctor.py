@@ -16,7 +16,7 @@ import pytest
 from lab_hosts import Lab
 
 from pytest_clusterqual import __version__
-from pytest_clusterqual.judge.hosts import FEWEST_FILES, LEAST_DISK
+from pytest_clusterqual.judge.nodes.hosts import FEWEST_FILES, LEAST_DISK
 from pytest_clusterqual.read.project import load_project
 
 pytestmark = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_clusterqual.judge.hosts import judge_hosts
+from pytest_clusterqual.judge.nodes.hosts import judge_hosts
 from pytest_clusterqual.model.hardware import Gpu, NodeHardware
 from pytest_clusterqual.model.host_check import HostCheck, HostProblem, Space
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from random import Random
 
-from pytest_clusterqual.judge.confirming import to_confirm
+from pytest_clusterqual.judge.fabric.confirming import to_confirm
 from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.tournament import opponent, turns_of
 

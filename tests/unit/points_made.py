@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_clusterqual.judge.points import judge_points
+from pytest_clusterqual.judge.scaling.points import judge_points
 from pytest_clusterqual.model.points import Comparison, JudgedPoints, Point
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.workload import Workload

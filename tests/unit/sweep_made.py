@@ -8,7 +8,7 @@ from typing import Any
 
 from made import conditions
 
-from pytest_clusterqual.judge.sweeps import GroupTimes
+from pytest_clusterqual.judge.fabric.sweeps import GroupTimes
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.groups import Groups
 

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 from pairs_made import names
 
-from pytest_clusterqual.judge.bisection import Found, Group, conclude, search
+from pytest_clusterqual.judge.fabric.bisection import Found, Group, conclude, search
 
 
 def tried(count: int, *guilty: set[str]) -> tuple[Found, list[Group]]:

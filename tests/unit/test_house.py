@@ -218,7 +218,7 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("leases", "from pytest_clusterqual import runs", [":1: leases may not import runs"]),
         ("report.terminal", "import rich\nfrom pytest_clusterqual.runs import x", [":2: report may not import runs"]),
         ("launch.local", "import torch", [":1: launch may not import torch"]),
-        ("judge.fabric", "import numpy, scipy.stats, torch", [":1: judge may not import torch"]),
+        ("judge.fabric.verdict", "import numpy, scipy.stats, torch", [":1: judge may not import torch"]),
         ("helpers", "", [": helpers has no place in docs/architecture.md"]),
     ],
 )  # fmt: skip

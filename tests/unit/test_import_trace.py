@@ -11,7 +11,7 @@ from traces_made import ALL_REDUCE, document, event, kernel, launch, step, trace
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.traces import trace_times
+from pytest_clusterqual.judge.step.traces import trace_times
 
 STEPS = [step(1, 0, 1000), step(2, 1000, 1000)]
 

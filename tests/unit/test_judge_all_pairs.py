@@ -11,7 +11,7 @@ from made import conditions
 from pairs_made import RATE, exchanged, names, of_node, with_second_round
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.pairs import judge_pairs
+from pytest_clusterqual.judge.fabric.pairs import judge_pairs
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import PairsMeasurement, PairTiming

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from traces_made import activity, trace
 
-from pytest_clusterqual.judge.arrivals import arrivals
+from pytest_clusterqual.judge.step.arrivals import arrivals
 from pytest_clusterqual.model.trace import Arrivals, Collective, Trace
 
 STEPS = [(1, 0, 1000), (2, 1000, 2000)]

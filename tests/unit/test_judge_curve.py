@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_clusterqual.judge.curve import alpha, plateau
+from pytest_clusterqual.judge.fabric.curve import alpha, plateau
 
 KIB = 1024
 

@@ -23,7 +23,7 @@ from decision_made import (
 )
 from made import finding
 
-from pytest_clusterqual.judge.decision import decide, judge_decision
+from pytest_clusterqual.judge.decision.verdict import decide, judge_decision
 from pytest_clusterqual.model.decision import OUTCOMES, TITLES, Decision, Line
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Record, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ladder_estimated import GIB, estimate
 
-from pytest_clusterqual.judge.estimated import held_against
+from pytest_clusterqual.judge.memory.estimated import held_against
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces_made import Spans, activity, trace
 
-from pytest_clusterqual.judge.exposed import inflation, step_parts, together
+from pytest_clusterqual.judge.step.exposed import inflation, step_parts, together
 from pytest_clusterqual.model.trace import Activity, Inflation, Parts, Together, Trace
 
 SPANS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 100)).map(lambda pair: (pair[0], pair[0] + pair[1])))

@@ -12,8 +12,8 @@ from made import conditions
 from pairs_made import exchanged, names, of_node
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.fabric import judge_fabric
-from pytest_clusterqual.judge.sweeps import size_label
+from pytest_clusterqual.judge.fabric.sweeps import size_label
+from pytest_clusterqual.judge.fabric.verdict import judge_fabric
 from pytest_clusterqual.model.busbw import busbw_factor
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric

@@ -11,8 +11,8 @@ from judge_made import require, the, verdicts
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run import account, judge_full_run
-from pytest_clusterqual.judge.ledger import CATEGORIES, Save
+from pytest_clusterqual.judge.full_run.ledger import CATEGORIES, Save
+from pytest_clusterqual.judge.full_run.verdict import account, judge_full_run
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.measurement import FullRunMeasurement, Mark, RankRun, Span
 from pytest_clusterqual.model.record import Verdict

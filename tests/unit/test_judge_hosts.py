@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hosts_made import Hosts, space
 
-from pytest_clusterqual.judge import hosts as judged
+from pytest_clusterqual.judge.nodes import hosts as judged
 from pytest_clusterqual.model.hardware import Gpu
 
 BUS_ONLY = tuple(Gpu(index=index, pci=f"0000:0{index}:00.0") for index in range(8))

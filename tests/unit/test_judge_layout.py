@@ -10,8 +10,8 @@ from judge_made import require, the
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.layout import expert_imbalance, ideal_bubble, pipeline_bubble
-from pytest_clusterqual.judge.scaling import judge_scaling
+from pytest_clusterqual.judge.scaling.layout import expert_imbalance, ideal_bubble, pipeline_bubble
+from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.training import PipelineTimes, RankTraining, Routing, ScalingMeasurement, ScalingRun
 

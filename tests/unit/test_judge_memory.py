@@ -9,7 +9,7 @@ from judge_made import require, the
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.memory import judge_memory
+from pytest_clusterqual.judge.memory.verdict import judge_memory
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.record import Interval, Verdict

@@ -22,7 +22,7 @@ from rungs_made import (
 )
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.memory_ladder import judge_memory_ladder
+from pytest_clusterqual.judge.memory.ladder import judge_memory_ladder
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.memory import MemoryLadderMeasurement, RungResult
 from pytest_clusterqual.model.record import Judgement, Verdict

@@ -12,8 +12,8 @@ from nodes_made import GIB, MIB, PLAN, cluster, everywhere, gpu, nic, node, plan
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.node_properties import properties
-from pytest_clusterqual.judge.nodes import judge_nodes
+from pytest_clusterqual.judge.nodes.properties import properties
+from pytest_clusterqual.judge.nodes.verdict import judge_nodes
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.hardware import Cpu, Nic, Path
 from pytest_clusterqual.model.measurement import NodesMeasurement

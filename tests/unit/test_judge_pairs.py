@@ -12,8 +12,8 @@ from made import conditions, judgement
 from pairs_made import MIB, Ends, exchanged, names, of_node, with_second_round
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.pair_findings import UNDECIDED, suspects
-from pytest_clusterqual.judge.pairs import point_at_links, worth_asking
+from pytest_clusterqual.judge.fabric.pair_findings import UNDECIDED, suspects
+from pytest_clusterqual.judge.fabric.pairs import point_at_links, worth_asking
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import FabricMeasurement, PairTiming

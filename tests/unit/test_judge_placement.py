@@ -11,7 +11,7 @@ from judge_made import fabric_plan, require
 from placement_made import MIB, placed
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.placement import judge_placement
+from pytest_clusterqual.judge.fabric.placement import judge_placement
 from pytest_clusterqual.model.fabric import PlacementMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 

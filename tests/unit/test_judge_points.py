@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from judge_made import require
 from points_made import TOLD, between, judged, lines_of, values
 
-from pytest_clusterqual.judge.points import judge_points
+from pytest_clusterqual.judge.scaling.points import judge_points
 from pytest_clusterqual.model.points import Point
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.workload import ModelShape, Optimizer, Workload

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_clusterqual.judge.projection import project, why_not_projected
+from pytest_clusterqual.judge.scaling.projection import project, why_not_projected
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.model.projection import Envelope, SizeTime
 

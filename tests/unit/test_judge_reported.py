@@ -12,7 +12,7 @@ from judge_made import require, the, verdicts
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.reported import judge_reported
+from pytest_clusterqual.judge.fabric.reported import judge_reported
 from pytest_clusterqual.model.fabric import ReportedMeasurement, ReportedSweep, ReportedTiming
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.topology import Links

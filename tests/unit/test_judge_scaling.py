@@ -11,8 +11,8 @@ from judge_made import require, the, verdicts
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.scaling import different_regime, judge_scaling
-from pytest_clusterqual.judge.scaling_runs import between_launches
+from pytest_clusterqual.judge.scaling.runs import between_launches
+from pytest_clusterqual.judge.scaling.verdict import different_regime, judge_scaling
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.project import Target
 from pytest_clusterqual.model.record import Verdict

@@ -10,7 +10,7 @@ from judge_made import require, the
 from sweep_made import MIB, swept
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.fabric import judge_fabric
+from pytest_clusterqual.judge.fabric.verdict import judge_fabric
 from pytest_clusterqual.model.fabric import FabricMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 from pytest_clusterqual.model.topology import Links

@@ -9,9 +9,9 @@ import pytest
 from decision_made import fabric, full_run, memory, on, row, run, scaling
 from made import finding
 
-from pytest_clusterqual.judge.decision import decide
-from pytest_clusterqual.judge.evidence import Evidence
-from pytest_clusterqual.judge.symptoms import RULES, symptoms
+from pytest_clusterqual.judge.decision.evidence import Evidence
+from pytest_clusterqual.judge.decision.symptoms import RULES, symptoms
+from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.decision import Symptom
 from pytest_clusterqual.model.record import Interval, Record, Verdict

@@ -13,8 +13,8 @@ from ladder_made import STEP, climbed
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.ladder import expected_slowest
-from pytest_clusterqual.judge.synchronization import judge_synchronization
+from pytest_clusterqual.judge.step.ladder import expected_slowest
+from pytest_clusterqual.judge.step.synchronization import judge_synchronization
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import SynchronizationMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sweep_made import calls, group_of
 
-from pytest_clusterqual.judge.sweeps import GroupTimes
-from pytest_clusterqual.judge.waits import late_nodes, late_ranks, rank_waits, shared_wait, shared_waits
+from pytest_clusterqual.judge.fabric.sweeps import GroupTimes
+from pytest_clusterqual.judge.fabric.waits import late_nodes, late_ranks, rank_waits, shared_wait, shared_waits
 
 
 @pytest.mark.parametrize(

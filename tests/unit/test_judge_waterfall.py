@@ -12,7 +12,7 @@ from made import conditions
 from waterfall_made import Made
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.scaling import judge_scaling
+from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 from pytest_clusterqual.model.training import PipelineTimes
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from pairs_made import Ends, exchanged, names, of_node, turn_of, with_second_round
 
-from pytest_clusterqual.judge.confirming import to_confirm
-from pytest_clusterqual.judge.pair_findings import UNDECIDED, suspects
+from pytest_clusterqual.judge.fabric.confirming import to_confirm
+from pytest_clusterqual.judge.fabric.pair_findings import UNDECIDED, suspects
 from pytest_clusterqual.model.fabric import PairTiming
 from pytest_clusterqual.model.record import Finding
 

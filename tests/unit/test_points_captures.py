@@ -10,7 +10,7 @@ from captures import CASES, capture
 from points_made import between, judged, lines_of, points, values
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.judge.points import judge_points
+from pytest_clusterqual.judge.scaling.points import judge_points
 from pytest_clusterqual.model.points import JudgedPoints
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.points import read_points

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from purchase_made import GB, SEVENTY, node, plan
 
-from pytest_clusterqual.judge.crossing import pipeline_across, tensor_across
-from pytest_clusterqual.judge.served_copy import Copy
-from pytest_clusterqual.judge.serving import serving_rows
+from pytest_clusterqual.judge.purchase.crossing import pipeline_across, tensor_across
+from pytest_clusterqual.judge.purchase.served_copy import Copy
+from pytest_clusterqual.judge.purchase.serving import serving_rows
 from pytest_clusterqual.model.purchase import ServedModel, ServingRow, Weights
 from pytest_clusterqual.model.topology import Links
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from purchase_made import GB, SEVENTY, node, plan
 
-from pytest_clusterqual.judge.purchase import judge_purchase
-from pytest_clusterqual.judge.step_bounds import operations, step_bounds
+from pytest_clusterqual.judge.purchase.step_bounds import operations, step_bounds
+from pytest_clusterqual.judge.purchase.verdict import judge_purchase
 from pytest_clusterqual.model.project import LauncherOptions, MemoryPlan, Project, ScalingPlan
 from pytest_clusterqual.model.purchase import NodeType, Purchase, StepBounds
 from pytest_clusterqual.model.requirement import Requirement

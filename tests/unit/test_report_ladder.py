@@ -10,7 +10,7 @@ from made import record
 from rich.cells import cell_len
 from rungs_made import DEVICE, MICRO, NODES, RECOMPUTE, SHARD, TENSOR, fits, impossible, ladder, starved
 
-from pytest_clusterqual.judge.memory_ladder import judge_memory_ladder
+from pytest_clusterqual.judge.memory.ladder import judge_memory_ladder
 from pytest_clusterqual.model.memory import RungResult
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report.terminal import failure_message, summary

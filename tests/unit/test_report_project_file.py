@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from nodes_made import nic, node, with_gpus
 
-from pytest_clusterqual.judge.node_properties import with_fabric_nics
-from pytest_clusterqual.judge.nodes import judge_nodes
+from pytest_clusterqual.judge.nodes.properties import with_fabric_nics
+from pytest_clusterqual.judge.nodes.verdict import judge_nodes
 from pytest_clusterqual.model.hardware import Cpu, Nic, NodeHardware
 from pytest_clusterqual.model.measurement import CRITERIA, NodesMeasurement
 from pytest_clusterqual.model.project import LauncherOptions, Project

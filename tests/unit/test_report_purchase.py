@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from purchase_made import GB, SEVENTY, node, plan
 
-from pytest_clusterqual.judge.purchase import judge_purchase
+from pytest_clusterqual.judge.purchase.verdict import judge_purchase
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.purchase import Purchase, PurchasePlan

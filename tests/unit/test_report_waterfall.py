@@ -12,7 +12,7 @@ from made import conditions, record
 from matplotlib.figure import Figure
 from waterfall_made import Made
 
-from pytest_clusterqual.judge.scaling import judge_scaling
+from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report.plot_waterfall import waterfall
 from pytest_clusterqual.report.plots import write_plots

@@ -10,7 +10,7 @@ import pytest
 from decision_made import NEEDS_TWO, fabric, ladder, memory, row, run, scaling, slow_link
 from rich.cells import cell_len
 
-from pytest_clusterqual.judge.decision import decide
+from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.decision import Decision, Line, Symptom
 from pytest_clusterqual.model.project import DecisionPlan

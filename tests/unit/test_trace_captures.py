@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from captures import CASES
 
-from pytest_clusterqual.judge.exposed import step_parts
-from pytest_clusterqual.judge.traces import trace_times
+from pytest_clusterqual.judge.step.exposed import step_parts
+from pytest_clusterqual.judge.step.traces import trace_times
 from pytest_clusterqual.model.trace import Activity, Parts, Trace, TraceTimes
 from pytest_clusterqual.read.trace import read_trace
 

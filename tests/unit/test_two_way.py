@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_clusterqual.judge.two_way import TwoWay, fit
+from pytest_clusterqual.judge.fabric.two_way import TwoWay, fit
 from pytest_clusterqual.model.tournament import meetings, turns_for
 
 

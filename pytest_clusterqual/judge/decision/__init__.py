@@ -1,0 +1,1 @@
+"""The decision: several nodes or not, from the records of a run alone."""

@@ -1,0 +1,1 @@
+"""Full-Run: what is left once checkpoints, recovery and stalls are paid."""

@@ -1,0 +1,1 @@
+"""Memory: peaks, headroom, and the ladder of ways to make the job fit."""

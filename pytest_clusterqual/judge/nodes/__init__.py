@@ -1,0 +1,1 @@
+"""Nodes: all alike, as promised, and none at fault in itself."""

@@ -1,0 +1,1 @@
+"""Training Scaling: the same work on more nodes, and where the time goes."""

@@ -1,0 +1,1 @@
+"""A training step taken apart, by measuring it in parts or from traces."""
