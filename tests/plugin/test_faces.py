@@ -31,7 +31,8 @@ def test_fixtures() -> None:
     from _pytest.fixtures import FixtureFunctionDefinition
 
     assert sorted(n for n, v in vars(fixtures).items() if isinstance(v, FixtureFunctionDefinition)) == [
-        "case", "cluster", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload",
+        "case", "cluster", "decision", "measurement", "node", "qualify", "rank_map", "requirements", "topology",
+        "workload",
     ]  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def test_record_fields() -> None:
     ]  # fmt: skip
     assert names(Judgement) == [
         "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "expected",
-        "expected_why", "samples", "per_rank", "findings",
+        "expected_why", "samples", "per_rank", "parts", "findings",
     ]  # fmt: skip
     assert names(Interval) == ["low", "high", "kind", "level", "samples"]
     assert names(Demand) == ["op", "value", "unit", "text", "source", "expected_from"]
