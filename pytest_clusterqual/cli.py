@@ -66,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("files", type=Path, nargs="+", metavar="FILE", help=".json or .json.gz, one a rank")
     trace.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     trace.set_defaults(function=_import_trace)
+    _add_import_log(tools.add_parser("log", help="steps, pauses and restarts of a training job, from what it printed"))
     _add_import_points(tools.add_parser("points", help="scaling points of a CSV table, judged by the same rules"))
+    probe = tools.add_parser("probe", help="where the time of a training run went, from what its script wrote")
+    probe.add_argument("folder", type=Path, metavar="DIR", help="the folder that CLUSTERQUAL_PROBE named")
+    probe.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
+    probe.set_defaults(function=_import_probe)
     report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
     report.add_argument("run", type=Path, help="run folder")
     report.set_defaults(function=_report)
@@ -98,6 +103,14 @@ def _add_import(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--collective", metavar="NAME", help="what the files are of, where their text does not say")
     command.set_defaults(function=_import)
+
+
+def _add_import_log(command: argparse.ArgumentParser) -> None:
+    command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of one run, in the order of its restarts")
+    command.add_argument("--pattern", metavar="REGEX", help="a line of a step, with groups: step, seconds, ...")
+    command.add_argument("--tokens-per-step", type=_positive, metavar="N", help="work of a step, on all devices")
+    command.add_argument("--json", action="store_true", help="all figures, lines and pauses instead of a table")
+    command.set_defaults(function=_import_log)
 
 
 def _add_import_points(command: argparse.ArgumentParser) -> None:
@@ -257,6 +270,16 @@ def _import_trace(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import_log(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.log_import import import_logs
+
+    print(import_logs(
+        arguments.files, pattern=arguments.pattern, tokens_per_step=arguments.tokens_per_step,
+        as_json=arguments.json, width=_width(100), color=sys.stdout.isatty(),
+    ))  # fmt: skip
+    return 0
+
+
 def _import_points(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.model.record import Verdict, worst
     from pytest_clusterqual.points_import import as_text, import_points
@@ -266,6 +289,14 @@ def _import_points(arguments: argparse.Namespace) -> int:
     print(as_text(judged, as_json=arguments.json, width=_width(140), color=sys.stdout.isatty()))
     enough = Verdict.PASS if config else Verdict.MEASURED
     return 0 if worst([judgement.verdict for judgement in judged.judgements]) in (Verdict.PASS, enough) else 1
+
+
+def _import_probe(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.probe_import import as_text, import_probe
+
+    ledger = import_probe(arguments.folder)
+    print(as_text(ledger, as_json=arguments.json, width=_width(100), color=sys.stdout.isatty()))
+    return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

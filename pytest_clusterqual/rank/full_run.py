@@ -22,6 +22,7 @@ from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.measurement import Mark, RankRun, Span
 from pytest_clusterqual.model.workload import Layout, Workload
+from pytest_clusterqual.probe import process_start
 from pytest_clusterqual.rank.checkpoints import Checkpointer, Mode
 from pytest_clusterqual.rank.data import ByteData, Prefetcher
 from pytest_clusterqual.rank.job import Job
@@ -164,19 +165,6 @@ def run(
     finally:
         log.close()
     return to_json(_gather(ctx, Path(events), data.digest))
-
-
-def process_start() -> float:
-    """When this process began, in seconds of the monotonic clock; now, where the system does not tell."""
-    now = time.monotonic()
-    try:
-        # The command's name may hold blanks and brackets; the numbers begin after its last bracket.
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
-    except (OSError, ValueError, IndexError, AttributeError):
-        return now
-    return now - age if age >= 0 else now
 
 
 def _step(ctx: Context, job: Job, feed: Prefetcher, log: EventLog, step: int) -> None:

@@ -89,6 +89,7 @@ def links(lab: Lab, **slow: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.full
 def test_equal_links_pass_and_nobody_is_named(lab: Lab) -> None:
     with links(lab):
         run = Run(lab, {**LINKS, "pairs": True}, "equal").end()

@@ -16,13 +16,13 @@ PACKAGE = "pytest_clusterqual"
 
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
-FILES = frozenset({"runs", "lines", "leases", "channel"})
+FILES = frozenset({"runs", "lines", "leases", "channel", "probe"})
 # The session and its parts.
 FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "reach", "trouble"})
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
-    "ending", "imports", "trace_import", "points_import", "planning", "estimating",
+    "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 FLOOR_THREE = frozenset({
@@ -32,7 +32,8 @@ FLOOR_THREE = frozenset({
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
-    "rank": WORDS | {"channel"},
+    "rank": WORDS | {"channel", "probe"},
+    "probe": frozenset({"", "errors"}),  # it is imported by scripts that know nothing of the rest
     "runs": WORDS | {"lines"},
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
     "measuring": BELOW_SESSION | FLOOR_TWO,
@@ -201,6 +202,9 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("units", "class A:\n    import pint", [":2: units may import pint on first use only"]),
         ("channel", "from torch.distributed import TCPStore", [":1: channel may import torch on first use only"]),
         ("channel", "def store():\n    from torch.distributed import TCPStore", []),
+        ("probe", "import json\nfrom pytest_clusterqual.errors import x", []),
+        ("probe", "from pytest_clusterqual.model import x", [":1: probe may not import model"]),
+        ("probe", "def late():\n    import torch", [":2: probe may not import torch"]),
         ("rank.jobs", "import torch, numpy\nfrom pytest_clusterqual.channel import Channel", []),
         ("rank.jobs", "import pydantic, pytest, yaml", [f":1: rank may not import {name}" for name in
                                                         ("pydantic", "pytest", "yaml")]),
@@ -251,7 +255,8 @@ def third_party_table() -> dict[str, str]:
 
 def test_the_page_and_this_test_say_the_same_about_third_parties() -> None:
     page = third_party_table()
-    assert {"model", "units", "errors", "read", "launch", "rank", "channel", "judge", "report", "doors"} == set(page)
+    rooms = {"model", "errors", "probe", "units", "read", "launch", "rank", "channel", "judge", "report", "doors"}
+    assert rooms == set(page)
     for room, words in page.items():
         allowed = THIRD_PARTY.get("plugin" if room == "doors" else room, set()) | ON_FIRST_USE.get(room, set())
         names = {AS_WRITTEN.get(name, name) for name in allowed}

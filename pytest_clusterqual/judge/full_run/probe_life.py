@@ -1,0 +1,141 @@
+"""One process of a probed run, folded line by line: its seconds by state, its steps, its end."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from pytest_clusterqual.judge.statistics import median, steady_start
+from pytest_clusterqual.model.probe import HOOK, ProbeLine, ProbeStart
+
+# The first process of a rank pays for what a later one pays for again.
+_AGAIN = {"init": "restart", "load": "reload", "warm-up": "re-warm-up"}
+_SPANS = {"data": "data", "save": "checkpoint", "load": "load", "compile": "warm-up"}
+_EARLY = 1000  # steps among which warm-up is looked for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoneStep:
+    """A step that ended well, of `world` ranks; `seconds` are without what was inside it, and without warm-up."""
+
+    number: int
+    world: int
+    seconds: float
+    tokens: int | None
+    sequences: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resumed:
+    """Training goes on after step `number`."""
+
+    number: int
+
+
+class Life:
+    """Add every line of a process in their order, then close it.
+
+    What no outermost span of the main thread covers is init before the first step or batch, teardown after the work
+    was done or before the process ended by itself, and else left to the residual.
+    """
+
+    def __init__(self, start: ProbeStart, *, again: bool) -> None:
+        self.start = start
+        self.last = start.at  # the last sign of life, seconds of the clock
+        self.end = ""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.background: defaultdict[str, float] = defaultdict(float)
+        self.saves: defaultdict[int, float] = defaultdict(float)  # step -> seconds
+        self.background_steps = 0
+        self._again = again
+        self._history: list[DoneStep | Resumed] = []
+        self._position = start.began  # where the last outermost span ended
+        self._loose = 0.0  # spans since then whose outer span was never written
+        self._work_began = math.inf
+        self._done_at = math.inf
+
+    def add(self, line: ProbeLine) -> None:
+        """Take one more line."""
+        self.last = max(self.last, line.at + line.seconds)
+        if line.what in ("resumed", "done", "end"):
+            self._mark(line)
+        elif line.background:
+            self.background[_name(line)] += _own(line)
+            self.background_steps += line.what == "step"
+        else:
+            self._span(line)
+
+    @property
+    def unclosed(self) -> float:
+        """Seconds from the last outermost span to the last sign of life, less the spans that are written of them."""
+        return max(self.last - self._position - self._loose, 0.0)
+
+    def close(self) -> list[DoneStep | Resumed]:
+        """Charge warm-up and the end; what remains are the steps to keep or to lose, in the order they were done."""
+        if self.end:
+            self._idle(self.last, ending=True)
+        early = [(at, step) for at, step in enumerate(self._history) if isinstance(step, DoneStep)][:_EARLY]
+        seconds = [step.seconds for _, step in early]
+        warm = steady_start(seconds)
+        usual = median(seconds[warm:])
+        for at, step in early[:warm]:
+            self._charge("warm-up", max(step.seconds - usual, 0.0))
+            self._history[at] = replace(step, seconds=min(step.seconds, usual))
+        return self._history
+
+    def _mark(self, line: ProbeLine) -> None:
+        if line.what == "resumed":
+            self._history.append(Resumed(number=line.step))
+        elif line.what == "done":
+            self._done_at = line.at
+            self.end = "done"
+        elif not self.end or line.error:
+            self.end = line.error or "ended"
+
+    def _span(self, line: ProbeLine) -> None:
+        if line.what in ("step", "data"):
+            self._work_began = min(self._work_began, line.at)
+        if line.nested:
+            self._loose += _own(line)
+        else:
+            self._idle(line.at)
+            self._position = max(self._position, line.at + line.seconds)
+            self._loose = 0.0
+        if line.what != "step":
+            self._charge(_SPANS.get(line.what) or _name(line), _own(line))
+        elif line.error:
+            self._charge("failed", _own(line))
+        else:
+            self._history.append(self._step(line))
+        if line.what == "save":
+            self.saves[line.step] += _own(line)
+
+    def _step(self, line: ProbeLine) -> DoneStep:
+        return DoneStep(
+            number=line.step,
+            world=self.start.world,
+            seconds=_own(line),
+            tokens=line.tokens,
+            sequences=line.sequences,
+        )
+
+    def _idle(self, until: float, *, ending: bool = False) -> None:
+        """Charge the time since the last outermost span."""
+        before_done = max(min(until, self._done_at) - self._position - self._loose * ending, 0.0)
+        if until <= self._work_began:
+            self._charge("init", before_done)
+        elif ending and self._done_at == math.inf:
+            self._charge("teardown", before_done)
+        self._charge("teardown", max(until - max(self._position, self._done_at), 0.0))
+
+    def _charge(self, state: str, seconds: float) -> None:
+        self.seconds[_AGAIN.get(state, state) if self._again else state] += seconds
+
+
+def _name(line: ProbeLine) -> str:
+    return HOOK + line.name if line.what == "hook" else line.what
+
+
+def _own(line: ProbeLine) -> float:
+    return line.seconds if line.own is None else line.own

@@ -1,0 +1,137 @@
+"""One rank of a probed run: its processes one after the other, what it lost between them, which steps it kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.full_run.probe_life import DoneStep, Life, Resumed
+from pytest_clusterqual.model.probe import HOOK, PROBE_STATES, ProbeLine, ProbeRank, ProbeStart
+
+START_RESOLUTION = 0.05  # seconds: the system tells a process's start in ticks
+RESIDUAL_SHARE, RESIDUAL_SECONDS = 0.005, 1.0
+BACKGROUND_STEPS = (
+    "steps were done by another thread than the one that made the probe, and are not accounted: make the probe where "
+    "the training loop runs"
+)
+OTHER_CLOCK = (
+    "went on under another clock (another host, or after a boot): the outage between is as right as the wall clocks"
+)
+NEVER_RESUMED = "began at step 1 again and never called resumed(): all steps before count as lost"
+NO_END = "the last process wrote no end: it was killed, or is still running"
+RESIDUAL = (
+    "more than 0.5 % and 1 s are in no state, see residual: put what the loop does between steps into probe.hook(...)"
+)
+
+
+class RankAccount:
+    """Add every process of a rank from first to last, then `close`.
+
+    `kept` are then its steps that count; `saves` the seconds that each save blocked, by process and step; `worlds`
+    the sizes it was part of; `warnings` what to tell of it.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.kept: list[DoneStep] = []
+        self.saves: dict[tuple[int, int], float] = {}
+        self.worlds: set[int] = set()
+        self.warnings: dict[str, None] = {}
+        self._lost: list[DoneStep] = []
+        self._lives: list[Life] = []
+        self._wall = 0.0
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._background: defaultdict[str, float] = defaultdict(float)
+        self._resumed: int | None = None  # where the run stands, if no step has followed yet
+
+    def add(self, start: ProbeStart, lines: Iterable[ProbeLine]) -> None:
+        """Account one process.
+
+        Raises:
+            MeasurementError: it began while the one before it was still there.
+        """
+        life = Life(start, again=bool(self._lives))
+        for line in lines:
+            life.add(line)
+        history = life.close()
+        if self._lives:
+            self._outage(self._lives[-1], life)
+        if self.kept and history and isinstance(history[0], DoneStep) and history[0].number == 1:
+            self._warn(NEVER_RESUMED)
+        if life.background_steps:
+            self._warn(BACKGROUND_STEPS)
+        self._wall += life.last - start.began
+        _add_up(self._seconds, life.seconds)
+        _add_up(self._background, life.background)
+        self.saves |= {(len(self._lives), step): seconds for step, seconds in life.saves.items()}
+        self.worlds |= {start.world} - {0}
+        self._lives.append(life)
+        self._replay(history)
+
+    def close(self) -> ProbeRank:
+        """The whole account, after at least one process."""
+        if self._resumed is not None:
+            self._roll_back(self._resumed)
+        self._seconds["kept"] = sum(step.seconds for step in self.kept)
+        self._seconds["lost"] = sum(step.seconds for step in self._lost)
+        hooks = sorted(state for state in self._seconds if state.startswith(HOOK))
+        seconds = {state: self._seconds[state] for state in (*PROBE_STATES[:-2], *hooks, PROBE_STATES[-2])}
+        residual = self._wall - sum(seconds.values())
+        if abs(residual) > max(RESIDUAL_SHARE * self._wall, RESIDUAL_SECONDS):
+            self._warn(RESIDUAL)
+        if not self._lives[-1].end:
+            self._warn(NO_END)
+        busy = seconds["data"] + seconds["kept"] + seconds["lost"]
+        return ProbeRank(
+            rank=self.rank,
+            hosts=tuple(dict.fromkeys(life.start.host for life in self._lives)),
+            wall=self._wall,
+            seconds={**seconds, "residual": residual},
+            kept=len(self.kept),
+            lost=len(self._lost),
+            data_stall=seconds["data"] / busy if busy else None,
+            background=dict(self._background),
+            ends=tuple(life.end for life in self._lives),
+        )
+
+    def _outage(self, before: Life, after: Life) -> None:
+        """From the last sign of life of one process to the start of the next."""
+        gap = after.start.began - before.last
+        if before.start.clock != after.start.clock:
+            gap += (after.start.wall - after.start.at) - (before.start.wall - before.start.at)
+            self._warn(OTHER_CLOCK)
+        elif gap < -START_RESOLUTION:
+            raise MeasurementError(
+                f"rank {self.rank}: attempt {after.start.attempt} began {-gap:.3g} s before attempt "
+                f"{before.start.attempt} had ended: one folder is for one run, and each process of it needs its own "
+                "rank (Probe(rank=...))"
+            )
+        self._wall += max(gap, 0.0)
+        # A process that was killed wrote nothing of the spans that were open.
+        self._seconds["outage"] += max(gap, 0.0) + (0.0 if before.end else before.unclosed)
+
+    def _replay(self, history: Sequence[DoneStep | Resumed]) -> None:
+        """Take the steps in the order they were done. One that comes again makes lost what it and later ones were.
+
+        A resumption alone loses nothing yet: a later one may go on from a newer checkpoint.
+        """
+        for event in history:
+            if isinstance(event, Resumed):
+                self._resumed = event.number
+            else:
+                self._resumed = None
+                self._roll_back(event.number - 1)
+                self.kept.append(event)
+
+    def _roll_back(self, to: int) -> None:
+        while self.kept and self.kept[-1].number > to:
+            self._lost.append(self.kept.pop())
+
+    def _warn(self, text: str) -> None:
+        self.warnings[text] = None
+
+
+def _add_up(whole: defaultdict[str, float], part: dict[str, float]) -> None:
+    for name, seconds in part.items():
+        whole[name] += seconds

@@ -1,0 +1,242 @@
+"""Where the time of a training script goes, written down by the script itself.
+
+    from pytest_clusterqual.probe import Probe
+
+    probe = Probe()                          # writes into the folder that CLUSTERQUAL_PROBE names
+    ...
+        with probe.data():
+            batch = next(batches)
+        with probe.step(tokens=65_536):
+            train(batch)
+
+Without a folder nothing is written and a span costs a function call, so the lines may stay in. Each process
+appends to a file of its own, one line as each span ends: a process killed at any moment loses the spans that were
+open, no other. Times are seconds of the host's monotonic clock; the first line ties it to the wall clock.
+
+Standard library only, and safe to use from several threads. `clusterqual import probe` reads the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from pytest_clusterqual.errors import ClusterQualError
+
+VERSION = 1  # of the lines
+FOLDER = "CLUSTERQUAL_PROBE"
+_NOTHING = contextlib.nullcontext()
+
+
+class Probe:
+    """One process of a training run; make it early, once.
+
+    `folder` is one for all ranks and all restarts of a run, by default what CLUSTERQUAL_PROBE names; without
+    either the probe is off. `rank` is by default RANK of the environment, as torchrun sets it, else 0.
+
+    What the thread that made the probe does is the run; spans of other threads are its background. A forked
+    child writes nothing. A disk that fills up or fails ends the writing, never the training.
+
+    Raises:
+        ClusterQualError: the folder cannot be written, or a variable of the environment is no number.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:
+        self._file: int | None = None
+        self._done = 0
+        self._home = threading.get_ident()
+        self._thread = _Thread()
+        if chosen := folder or os.environ.get(FOLDER):
+            self._begin(Path(chosen), _number("RANK", 0) if rank is None else rank)
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is written."""
+        return self._file is not None
+
+    def step(
+        self, number: int | None = None, *, tokens: int | None = None, sequences: int | None = None
+    ) -> contextlib.AbstractContextManager[object]:
+        """One optimizer step. `tokens` and `sequences` are those of the whole job, over all ranks.
+
+        `number` counts from 1; by default it is one more than that of the last step that ended, see `resumed`.
+        """
+        if self._file is None:
+            return _NOTHING
+        number = self._done + 1 if number is None else int(number)
+        rest = f',"step":{number}'
+        if tokens is not None:
+            rest += f',"tokens":{int(tokens)}'
+        if sequences is not None:
+            rest += f',"sequences":{int(sequences)}'
+        return _Span(self, "step", rest, number)
+
+    def data(self) -> contextlib.AbstractContextManager[object]:
+        """Waiting for the next batch."""
+        return _NOTHING if self._file is None else _Span(self, "data", "")
+
+    def checkpoint(self, kind: Literal["save", "load"] = "save") -> contextlib.AbstractContextManager[object]:
+        """Saving a checkpoint, or loading one. In a thread of its own a save is told, and not taken for blocking.
+
+        Raises:
+            ValueError: another `kind`.
+        """
+        if kind not in ("save", "load"):
+            raise ValueError(f'kind: got {kind!r}, want "save" or "load"')
+        return _NOTHING if self._file is None else _Span(self, kind, f',"step":{self._done}')
+
+    def compile(self) -> contextlib.AbstractContextManager[object]:
+        """Compiling, tuning, and whatever else happens only until the job is warm."""
+        return _NOTHING if self._file is None else _Span(self, "compile", "")
+
+    def hook(self, name: str) -> contextlib.AbstractContextManager[object]:
+        """Anything else that has a name: evaluation, logging, garbage collection."""
+        return _NOTHING if self._file is None else _Span(self, "hook", f',"name":{json.dumps(str(name))}')
+
+    def resumed(self, step: int) -> None:
+        """Training goes on after `step`, as a checkpoint has it; later steps that were done before are lost."""
+        if self._file is not None:
+            self._done = int(step)
+            self._write(f'{{"what":"resumed","at":{time.monotonic():.6f},"step":{self._done}}}\n')
+
+    def done(self) -> None:
+        """The work is finished; what follows is tidying up."""
+        if self._file is not None:
+            self._write(f'{{"what":"done","at":{time.monotonic():.6f},"step":{self._done}}}\n')
+
+    def close(self) -> None:
+        """Write that this process ends; happens by itself at the end of the interpreter."""
+        if self._file is None:
+            return
+        raised = getattr(sys, "last_type", None)
+        self._write(f'{{"what":"end","at":{time.monotonic():.6f}{_error(raised)}}}\n')
+        self._let_go()
+        atexit.unregister(self.close)
+
+    def _begin(self, folder: Path, rank: int) -> None:
+        start = {
+            "probe": VERSION, "rank": rank, "world": _number("WORLD_SIZE", 0), "host": platform.node(),
+            "clock": _clock(), "pid": os.getpid(), "restart": _number("TORCHELASTIC_RESTART_COUNT", 0),
+        }  # fmt: skip
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file, start["attempt"] = _new_file(folder, rank)
+        except OSError as error:
+            raise ClusterQualError(
+                f"{folder}: the probe cannot write here: {error.strerror}; name another folder in {FOLDER}, or none"
+            ) from error
+        start |= {"began": round(process_start(), 6), "at": time.monotonic(), "wall": time.time()}
+        self._write(json.dumps(start, separators=(",", ":")) + "\n")
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._let_go)
+
+    def _write(self, line: str) -> None:
+        file = self._file
+        if file is None:
+            return
+        encoded = line.encode()
+        try:
+            if os.write(file, encoded) == len(encoded):
+                return
+            why = "no space left"
+        except OSError as error:
+            why = str(error.strerror)
+        self._let_go()
+        with contextlib.suppress(OSError, ValueError):  # standard error may be closed
+            print(f"clusterqual probe: {why}; nothing more is written, training goes on", file=sys.stderr)
+
+    def _let_go(self) -> None:
+        # Not closed: another thread may be about to write, and by then the number could be another file's.
+        self._file = None
+
+
+class _Thread(threading.local):
+    """What is open in each thread: the innermost span, which knows the one around it."""
+
+    innermost: _Span | None = None
+
+
+class _Span:
+    """Seconds between entering and leaving, less those of the spans inside: `own`."""
+
+    __slots__ = ("_inside", "_number", "_outer", "_probe", "_rest", "_start", "_what")
+
+    def __init__(self, probe: Probe, what: str, rest: str, number: int | None = None) -> None:
+        self._probe, self._what, self._rest, self._number = probe, what, rest, number
+
+    def __enter__(self) -> None:
+        thread = self._probe._thread
+        self._outer, self._inside = thread.innermost, 0.0
+        thread.innermost = self
+        self._start = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.monotonic() - self._start
+        probe, outer, rest = self._probe, self._outer, self._rest
+        probe._thread.innermost = outer
+        if self._inside:
+            rest = f',"own":{seconds - self._inside:.6f}{rest}'
+        if outer is not None:
+            outer._inside += seconds
+            rest += ',"nested":true'
+        if kind is not None:
+            rest += _error(kind)
+        elif self._number is not None:
+            probe._done = self._number
+        if threading.get_ident() != probe._home:
+            rest += ',"background":true'
+        probe._write(f'{{"what":"{self._what}","at":{self._start:.6f},"seconds":{seconds:.6f}{rest}}}\n')
+
+
+def process_start() -> float:
+    """When this process began, in seconds of the monotonic clock; now, where the system does not tell."""
+    now = time.monotonic()
+    try:
+        # The command's name may hold blanks and brackets; the numbers begin after its last bracket.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - age if age >= 0 else now
+
+
+def _clock() -> str:
+    """What names the monotonic clock: only times of the same boot of the same host can be subtracted."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node()
+
+
+def _new_file(folder: Path, rank: int) -> tuple[int, int]:
+    """The first attempt of this rank that has no file yet: restarts of a scheduler are not counted by torchrun."""
+    attempt = 0
+    while True:
+        path = folder / f"rank{rank}-attempt{attempt}.jsonl"
+        try:
+            return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644), attempt
+        except FileExistsError:
+            attempt += 1
+
+
+def _number(variable: str, fallback: int) -> int:
+    text = os.environ.get(variable) or str(fallback)
+    if not text.isdecimal():
+        raise ClusterQualError(f"{variable}: got {text!r}, want a whole number, as torchrun sets it")
+    return int(text)
+
+
+def _error(kind: type[BaseException] | None) -> str:
+    return "" if kind is None else f',"error":{json.dumps(kind.__name__)}'

@@ -1,0 +1,109 @@
+"""Folders that `pytest_clusterqual.probe` wrote: line by line, so that the length of a run does not matter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+import msgspec
+
+from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.model.probe import ProbeStart, ProbeWhat
+
+_VERSION = 1
+_NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
+_START = msgspec.json.Decoder(ProbeStart)
+
+
+class Line(msgspec.Struct, kw_only=True, gc=False):
+    """A `ProbeLine`. There are hundreds of millions in a day of many ranks; a dataclass takes eight times as long."""
+
+    what: ProbeWhat
+    at: float
+    seconds: float = 0.0
+    own: float | None = None
+    step: int = 0
+    tokens: int | None = None
+    sequences: int | None = None
+    name: str = ""
+    error: str = ""
+    nested: bool = False
+    background: bool = False
+
+
+_LINE = msgspec.json.Decoder(Line)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeFile:
+    """One process of the run."""
+
+    path: Path
+    start: ProbeStart
+
+
+def probe_files(folder: Path, tell: Callable[[str], None]) -> dict[int, tuple[ProbeFile, ...]]:
+    """rank -> its processes, first to last. `tell` hears of files that a kill left without a first line.
+
+    Raises:
+        ReadError: there are no such files, or one is not what its name says.
+    """
+    try:
+        named = sorted((int(match[1]), int(match[2]), path) for path in folder.iterdir()
+                       if (match := _NAME.fullmatch(path.name)))  # fmt: skip
+    except OSError as error:
+        raise ReadError(f"{folder}: cannot be read: {error.strerror}; want the folder that a probe wrote") from error
+    found: dict[int, tuple[ProbeFile, ...]] = {}
+    for rank, attempt, path in named:
+        with _opened(path) as file:
+            first = file.readline()
+        if not first.endswith(b"\n"):
+            tell(f"{path}: the process was killed before its first line was whole; left out")
+            continue
+        try:
+            start = _START.decode(first)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _refused(f"{path}:1", error) from None
+        if start.probe != _VERSION:
+            raise ReadError(f"{path}:1: probe: got {start.probe}, want {_VERSION}: another version wrote it")
+        if (start.rank, start.attempt) != (rank, attempt):
+            raise ReadError(f"{path}:1: got rank {start.rank}, attempt {start.attempt}, want those of the file's name")
+        found[rank] = (*found.get(rank, ()), ProbeFile(path=path, start=start))
+    if not found:
+        raise ReadError(f"{folder}: no file rank0-attempt0.jsonl or the like; want the folder that a probe wrote")
+    return found
+
+
+def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[Line]:
+    """All lines after the first, as they come from the disk. `tell` hears of a last one that a kill cut short.
+
+    Raises:
+        ReadError: another line is not of a probe.
+    """
+    with _opened(file.path) as lines:
+        lines.readline()
+        for number, raw in enumerate(lines, 2):
+            try:
+                line = _LINE.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if raw.endswith(b"\n"):
+                    raise _refused(f"{file.path}:{number}", error) from None
+                tell(f"{file.path}:{number}: the last line was cut off by a kill and is left out")
+                return
+            if (least := line.seconds if line.own is None else min(line.seconds, line.own)) < 0:
+                raise ReadError(f"{file.path}:{number}: got {least:g} seconds, want none below 0")
+            yield line
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _refused(where: str, error: Exception) -> ReadError:
+    return ReadError(f"{where}: is no line of a probe: {error}")

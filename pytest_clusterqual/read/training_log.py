@@ -1,0 +1,213 @@
+"""The log of a training job, as its trainer printed it, whatever else stands in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.model.log import LogEvent, LoggedStep, Place, TrainingLog, Unread
+from pytest_clusterqual.read import log_facts, log_pattern
+from pytest_clusterqual.read.log_attempts import attempts
+from pytest_clusterqual.read.log_bars import Bars
+from pytest_clusterqual.read.log_families import Family, families, json_step
+from pytest_clusterqual.read.log_lines import LONGEST, Line, joined, pieces
+from pytest_clusterqual.read.messages import shown
+
+KNOWN = "torchtitan, Megatron-LM, NeMo, Lightning, Hugging Face Trainer, litgpt, nanoGPT and llm.c"
+_NOTES = {
+    "Lightning": (
+        "the bar counts the batches of an epoch; where gradients are accumulated, a step is several of them",
+    ),
+    "progress bar": ("whether what the bar counts are optimizer steps, it does not say",),
+}
+_MOST_BYTES = 1024 * 1024 * 1024
+_LONGEST_RAW = 4 * 1024 * 1024  # a progress bar writes hours on one line
+_MOST_WRAPPED = 10
+_MOST_SHAPES, _MOST_SHOWN = 2000, 20
+_OTHERS = "lines of other shapes"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Reading:
+    """What is found as the lines go by. Once a family is recognized, no other is looked for."""
+
+    own: log_pattern.Reader | None
+    families: tuple[Family, ...] = field(default_factory=families)
+    family: str = ""
+    steps: list[LoggedStep] = field(default_factory=list)
+    bars: Bars = field(default_factory=Bars)
+    facts: dict[str, list[int]] = field(default_factory=dict)
+    events: list[LogEvent] = field(default_factory=list)
+    memory: float | None = None
+    lines: int = 0
+    unread: dict[str, Unread] = field(default_factory=dict)
+    # Of a line that may go on in the next: what it is so far, wrapped at a width or between words, and its parts.
+    open: tuple[Line, ...] = ()
+    parts: list[Line] = field(default_factory=list)
+
+    def take(self, line: Line) -> None:
+        self.lines += 1
+        if self.open:
+            self._go_on(line)
+        elif self.own is None and self._is_begun(line):
+            self.open, self.parts = (line, line), [line]
+        else:
+            self._single(line)
+
+    def end(self) -> None:
+        """No more lines of this file: what was begun stays as it is."""
+        parts, self.open, self.parts = self.parts, (), []
+        for part in parts:
+            self._single(part)
+
+    def _go_on(self, line: Line) -> None:
+        if any(family.begins.search(line.text[:LONGEST]) for family in self.families):  # the line before was cut off
+            self.end()
+            self.lines -= 1
+            self.take(line)
+            return
+        self.open = tuple(joined(known, line, space) for known, space in zip(self.open, ("", " "), strict=True))
+        self.parts.append(line)
+        if any(self._step(candidate) for candidate in self.open):
+            self.open, self.parts = (), []
+        elif len(self.parts) > _MOST_WRAPPED:
+            self.end()
+
+    def _is_begun(self, line: Line) -> bool:
+        text = line.text[:LONGEST]
+        return any(f.begins.search(text) and not f.whole.search(text) for f in self.families)
+
+    def _step(self, line: Line) -> bool:
+        """Whether it is a line of a step; a microbatch is one that ends none."""
+        for family in self.families:
+            if match := family.whole.search(line.text[:LONGEST]):
+                if step := family.read(match, line):
+                    self.steps.append(step)
+                if not self.family:
+                    self.family, self.families = family.name, tuple(f for f in self.families if f.name == family.name)
+                return True
+        return False
+
+    def _single(self, line: Line) -> None:
+        if self.own is not None:
+            step = self.own(line)
+        elif self._step(line):
+            return
+        elif step := json_step(line):
+            self.family = self.family or "NeMo"
+        if step is not None:
+            self.steps.append(step)
+        elif not self._beside(line):
+            self._not_read(line)
+
+    def _beside(self, line: Line) -> bool:
+        """Whether it tells of the job as a whole, of an event, or is a progress bar."""
+        text, known = line.text, False
+        while (rest := self.bars.take(line, text)) is not None:
+            text, known = rest, True
+        text = text[:LONGEST]
+        for name, value in log_facts.facts(text).items():
+            self.facts.setdefault(name, []).append(value)
+            known = True
+        if peaks := log_facts.peaks(text):
+            self.memory, known = max([*peaks, self.memory or 0.0]), True
+        if kind := log_facts.event(text):
+            self.events.append(LogEvent(kind=kind, place=line.place))
+            known = True
+        return known
+
+    def _not_read(self, line: Line) -> None:
+        example = line.text.strip()[:200]
+        shape = re.sub(r"\d+", "0", example)[:60]
+        if shape not in self.unread and len(self.unread) >= _MOST_SHAPES:
+            shape = example = _OTHERS
+        seen = self.unread.get(shape)
+        self.unread[shape] = (
+            replace(seen, count=seen.count + 1) if seen else Unread(place=line.place, example=example, count=1)
+        )
+
+
+def read_training_log(files: Sequence[Path], pattern: str | None = None) -> TrainingLog:
+    """The log of one run, from one file or several: what came after a restart, or one of each rank.
+
+    With `pattern`, a regular expression with named groups, no other line is taken for a step.
+
+    Raises:
+        ReadError: a file cannot be read, no line tells of a step, or `pattern` is none that can be used.
+    """
+    reading = _Reading(own=log_pattern.reader(pattern) if pattern else None)
+    for file in files:
+        for line in _lines(file):
+            reading.take(line)
+        reading.end()
+    planned = reading.facts.get("steps", [None])[-1]
+    steps, family = reading.steps, "--pattern" if pattern else reading.family
+    if not steps and not pattern:
+        steps, family = reading.bars.steps(planned), reading.bars.family
+    if not any(step.over for step in steps):
+        raise ReadError(_no_steps(files, reading, pattern))
+    if (tokens := reading.bars.tokens_per_step(planned)) is not None:
+        reading.facts.setdefault("tokens_per_step", [round(tokens)])
+    told = log_facts.told(reading.facts, reading.bars.took(planned))
+    peaks = [step.memory for step in steps if step.memory is not None]
+    return TrainingLog(
+        family=family, files=tuple(map(str, files)), told=told, events=tuple(reading.events), lines=reading.lines,
+        attempts=attempts(list(_counted(steps, told.global_batch, told.sequence_length))),
+        memory=max(peaks if reading.memory is None else [*peaks, reading.memory], default=None),
+        unread=_commonest(reading.unread.values()),
+        notes=(*log_facts.contradictions(reading.facts), *_NOTES.get(family, ())),
+    )  # fmt: skip
+
+
+def _commonest(unread: Iterable[Unread]) -> tuple[Unread, ...]:
+    """By falling count; all shapes beyond the first are counted together."""
+    ordered = sorted(unread, key=lambda each: -each.count)
+    first, rest = ordered[:_MOST_SHOWN], ordered[_MOST_SHOWN:]
+    if rest:
+        first.append(replace(rest[0], example=_OTHERS, count=sum(each.count for each in rest)))
+    return tuple(first)
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise ReadError(f"{file}: got {file.stat().st_size} bytes, at most {_MOST_BYTES} are read; cut it")
+        with file.open(encoding="utf-8", errors="replace", newline="\n") as text:
+            number = 1
+            while raw := text.readline(_LONGEST_RAW):
+                if number == 1 and "\0" in raw:
+                    raise ReadError(f"{file}: got binary data, want the text that a trainer prints")
+                yield from pieces(raw.rstrip("\n"), Place(file=str(file), line=number))
+                number += raw.endswith("\n")
+    except OSError as error:
+        raise ReadError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _counted(
+    steps: Sequence[LoggedStep], global_batch: int | None, sequence_length: int | None
+) -> Iterator[LoggedStep]:
+    """MLPerf counts samples or tokens where others count steps."""
+    a_step = next(
+        (size for size in ((global_batch or 0) * (sequence_length or 0), global_batch or 0)
+         if size > 1 and all(step.step % size == 0 and step.step for step in steps)), 1,
+    )  # fmt: skip
+    for step in steps:
+        yield replace(step, step=step.step // a_step)
+
+
+def _no_steps(files: Sequence[Path], reading: _Reading, pattern: str | None) -> str:
+    names = ", ".join(map(str, files))
+    if pattern:
+        return f"{names}: --pattern {shown(pattern)} is found in none of {reading.lines} lines"
+    if reading.bars.entries:
+        return (
+            f"{names}: the lines of Hugging Face's Trainer name no step without its progress bar; want the log of a "
+            "run with disable_tqdm=False, or --pattern with a group step for a line of your own"
+        )
+    return (
+        f"{names}: no line of {reading.lines} tells of a step in the form of {KNOWN}; say how they look with "
+        r"--pattern 'step (?P<step>\d+) .* (?P<seconds>[\d.]+)s'"
+    )

@@ -1,0 +1,128 @@
+"""Folders of a probe read back: torn lines, foreign files, bad lines, and how much memory it takes."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.probe import Probe
+from pytest_clusterqual.read.probe import probe_files, probe_lines
+
+
+def recorded(folder: Path, *, steps: int = 3) -> Path:
+    """The file of one process."""
+    probe = Probe(folder, rank=0)
+    for _ in range(steps):
+        with probe.step(tokens=8):
+            pass
+    probe.close()
+    return max(folder.glob("rank0-attempt*.jsonl"))
+
+
+def read(folder: Path) -> tuple[list[int], list[str]]:
+    """The steps of all processes of rank 0, and what was told."""
+    told: list[str] = []
+    files = probe_files(folder, told.append)[0]
+    return [line.step for file in files for line in probe_lines(file, told.append) if line.what == "step"], told
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_a_last_line_that_a_kill_cut_short_is_told_and_left_out(tmp_path: Path, cut: int) -> None:
+    file = recorded(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: whole.rindex(b'{"what":"end"')][:-cut])
+    steps, told = read(tmp_path)
+    if cut == 1:  # the line lacks nothing but its end
+        assert (steps, told) == ([1, 2, 3], [])
+    else:
+        assert (steps, told) == ([1, 2], [f"{file}:4: the last line was cut off by a kill and is left out"])
+
+
+def test_a_process_killed_before_its_first_line_is_told_and_left_out(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    for name, content in (("rank0-attempt1.jsonl", b""), ("rank0-attempt2.jsonl", b'{"probe":1,"ra')):
+        (tmp_path / name).write_bytes(content)
+    steps, told = read(tmp_path)
+    assert steps == [1, 2, 3]
+    assert told == [
+        f"{tmp_path}/rank0-attempt{attempt}.jsonl: the process was killed before its first line was whole; left out"
+        for attempt in (1, 2)
+    ]
+
+
+def test_processes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for steps in range(1, 13):
+        recorded(tmp_path, steps=steps)
+    assert [file.start.attempt for file in probe_files(tmp_path, pytest.fail)[0]] == list(range(12))
+
+
+def test_other_files_may_lie_beside(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    (tmp_path / "rank0-attempt0.jsonl.bak").write_text("?")
+    (tmp_path / "notes.txt").write_text("?")
+    assert read(tmp_path) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "is no line of a probe"),
+        ("step 4 took 0.2 s", "is no line of a probe"),
+        ('{"what":"nap","at":1.0}', r"is no line of a probe: Invalid enum value 'nap' - at `\$.what`"),
+        ('{"what":"step","seconds":1.0}', "missing required field `at`"),
+        ('{"what":"step","at":1.0,"seconds":"2"}', r"Expected `float`, got `str` - at `\$.seconds`"),
+        ('{"what":"step","at":NaN}', "is no line of a probe"),
+        ('{"what":"step","at":1.0,"seconds":-2}', "got -2 seconds, want none below 0"),
+        ('{"what":"step","at":1.0,"seconds":2,"own":-1}', "got -1 seconds, want none below 0"),
+    ],
+)
+def test_any_other_line_that_is_none_is_refused_by_its_place(tmp_path: Path, line: str, message: str) -> None:
+    file = recorded(tmp_path)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
+    with pytest.raises(ReadError, match=rf"^{file}:3: .*{message}"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"probe": 2}, "probe: got 2, want 1: another version wrote it"),
+        ({"rank": 1}, "got rank 1, attempt 0, want those of the file's name"),
+        ({"attempt": 3}, "got rank 0, attempt 3, want"),
+        ({"began": "long ago"}, r"is no line of a probe: Expected `float`, got `str` - at `\$.began`"),
+        ({"clock": None}, r"Expected `str`, got `null` - at `\$.clock`"),
+    ],
+)
+def test_a_first_line_that_is_none_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    file = recorded(tmp_path)
+    first, rest = file.read_text().split("\n", 1)
+    file.write_text(json.dumps({**json.loads(first), **changes}) + "\n" + rest)
+    with pytest.raises(ReadError, match=rf"^{file}:1: .*{message}"):
+        read(tmp_path)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ReadError, match=r"no file rank0-attempt0.jsonl or the like; want the folder that a probe wrote"
+    ):
+        probe_files(tmp_path, pytest.fail)
+    for wrong in (tmp_path / "absent", recorded(tmp_path)):
+        with pytest.raises(ReadError, match=f"{wrong}: cannot be read: .*; want the folder that a probe wrote"):
+            probe_files(wrong, pytest.fail)
+
+
+def test_a_long_file_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    file = recorded(tmp_path, steps=20_000)
+    (process,) = probe_files(tmp_path, pytest.fail)[0]
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in probe_lines(process, pytest.fail)) == 20_001
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < file.stat().st_size / 10
