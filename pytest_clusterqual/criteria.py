@@ -26,6 +26,8 @@ from pytest_clusterqual.judge.memory.verdict import judge_memory
 from pytest_clusterqual.judge.nodes.verdict import judge_nodes
 from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.judge.scaling.waterfall import SHARES
+from pytest_clusterqual.judge.step.ladder import reduced
+from pytest_clusterqual.judge.step.odd_ranks import worth_another_look
 from pytest_clusterqual.judge.step.synchronization import judge_synchronization
 from pytest_clusterqual.judge.step.waiting_causes import LEAST_ROUNDS
 from pytest_clusterqual.model.fabric import (
@@ -179,9 +181,12 @@ def _confirmed(session: Session, measurement: P, arrangement: Arrangement | None
 def _seen_again(
     session: Session, measurement: SynchronizationMeasurement, more: Callable[..., SynchronizationMeasurement]
 ) -> SynchronizationMeasurement:
-    """With as many rounds again if somebody is accused: what held a rank up for some seconds is over by then."""
-    accused = any(f.level == "suspect" for judged in _judged(session.project, measurement) for f in judged.findings)
-    return more(before=measurement) if accused else measurement
+    """With as many rounds again if some rank looks odd, or all together do."""
+    judged = _judged(session.project, measurement)
+    accused = any(finding.level == "suspect" for judgement in judged for finding in judgement.findings)
+    if not accused and (not judged or not worth_another_look(reduced(measurement.conditions, measurement.rounds, ""))):
+        return measurement
+    return more(before=measurement)
 
 
 def _continued(

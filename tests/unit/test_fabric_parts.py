@@ -174,7 +174,10 @@ class Answers:
         return conditions(nodes=2, nproc_per_node=2, ranks=RANKS, simulated=False, **what)
 
 
-def test_every_map_is_measured_as_often_in_new_processes_in_random_order(tmp_path: Path) -> None:
+def test_every_map_is_measured_as_often_in_new_processes_in_random_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_clusterqual.measuring.time.time", lambda: 1.0)  # the order is drawn from it
     answers = Answers(load(tmp_path))
     (case,) = [each for each in parts(answers.project, "placement") if str(each) == "all_reduce-intra_node-placement"]
     m = measure(cast(Session, answers), case)

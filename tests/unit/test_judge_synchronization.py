@@ -13,7 +13,8 @@ from ladder_made import STEP, climbed
 from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.step.ladder import expected_slowest
+from pytest_clusterqual.judge.step.ladder import expected_slowest, reduced
+from pytest_clusterqual.judge.step.odd_ranks import odd_ranks, worth_another_look
 from pytest_clusterqual.judge.step.synchronization import judge_synchronization
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import SynchronizationMeasurement
@@ -86,6 +87,32 @@ def test_a_rank_stopped_for_a_while_or_twice_as_noisy_as_its_like_at_most_is_not
         assert {f.kind for f in findings(seed, steps=12, rounds=32, held=held)} == {"inherent jitter"}
     often = findings(0, step=0.008, steps=64, rounds=32, pauses=10.0, stopped={1: 6.0})
     assert {f.kind for f in often} == {"inherent jitter"}
+
+
+def held_up(rounds: int) -> SynchronizationMeasurement:
+    """Two ranks, of which one is stopped in a step of two rounds in five."""
+    m = climbed(ranks=2, rounds=rounds, noise=0.02)
+    stopped = [
+        (first, replace(second, compute=(second.compute[0] + STEP * (number % 5 in (1, 3)), *second.compute[1:])))
+        for number, (first, second) in enumerate(m.rounds)
+    ]
+    return replace(m, rounds=tuple(stopped))
+
+
+def worth_it(m: SynchronizationMeasurement) -> bool:
+    return worth_another_look(reduced(m.conditions, m.rounds, "test"))
+
+
+def test_one_of_two_ranks_that_is_stopped_in_some_rounds_needs_more_of_them() -> None:
+    few, many = (reduced(m.conditions, m.rounds, "test") for m in (held_up(16), held_up(32)))
+    assert list(odd_ranks(few)) == []
+    assert worth_another_look(few)
+    assert [finding.suspect for finding in odd_ranks(many)] == ["rank 1 on node1"]
+
+
+def test_ranks_that_are_alike_are_seldom_worth_another_look() -> None:
+    assert sum(worth_it(climbed(ranks=2, noise=0.3, seed=seed)) for seed in range(40)) <= 4
+    assert worth_it(climbed(ranks=4, slow={2: 2.0}))
 
 
 def test_a_slow_rank_that_is_also_stopped_is_named_once() -> None:

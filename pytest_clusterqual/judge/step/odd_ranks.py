@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_clusterqual.judge.step.ladder import Samples
 
 CHANCE = 0.005  # for each of the tests that can accuse
+SUSPICION = 0.05  # where as many rounds again are worth their time
 DRAWS = 999
 # What is beyond the other ranks over all rounds; and over each third of them, for a rank that is held up for a while
 # is not odd, and in the whole interval.
@@ -23,21 +24,34 @@ SLOW, STEADILY_SLOW = 1.2, 1.1  # times their typical step
 LOST, STEADILY_LOST = 0.05, 0.02  # share of a typical step
 
 
-def odd_ranks(ladder: Ladder) -> Iterator[Finding]:
-    """The slow rank and the jittering one; of a rank that is both, that it is slow."""
-    slow = _slow_rank(ladder)
-    jittering = _jittering_rank(ladder)
+def odd_ranks(ladder: Ladder, *, below: float = CHANCE) -> Iterator[Finding]:
+    """The slow rank and the jittering one; of a rank that is both, that it is slow.
+
+    A rank is odd if one that is like the others would look so with a probability `below` that.
+    """
+    slow = _slow_rank(ladder, below)
+    jittering = _jittering_rank(ladder, below)
     if slow:
         yield slow
     if jittering and not (slow and slow.suspect == jittering.suspect):
         yield jittering
 
 
-def _slow_rank(ladder: Ladder) -> Finding | None:
+def worth_another_look(ladder: Ladder) -> bool:
+    """Whether as many rounds again may clear or convict a rank.
+
+    What held one up for some seconds is over by then. And of two ranks, one that loses time in half of 16
+    rounds does so by chance in 1 of 128, in half of 32 rounds in none.
+    """
+    return any(odd_ranks(ladder, below=SUSPICION))
+
+
+def _slow_rank(ladder: Ladder, below: float) -> Finding | None:
     """The rank whose typical step is longer than that of the others."""
     import numpy as np
 
-    found = _odd_one(np.log(np.median(ladder.compute, axis=1)), least=math.log(SLOW), steadily=math.log(STEADILY_SLOW))
+    typical = np.log(np.median(ladder.compute, axis=1))
+    found = _odd_one(typical, least=math.log(SLOW), steadily=math.log(STEADILY_SLOW), below=below)
     if found is None:
         return None
     rank, beyond = found
@@ -53,13 +67,13 @@ def _slow_rank(ladder: Ladder) -> Finding | None:
     )  # fmt: skip
 
 
-def _jittering_rank(ladder: Ladder) -> Finding | None:
+def _jittering_rank(ladder: Ladder, below: float) -> Finding | None:
     """The rank that loses more time to single long steps than the others do, and at least twice as much."""
     import numpy as np
 
     typical = np.median(ladder.compute, axis=(0, 1))
     lost = ladder.compute.mean(axis=1) / typical - 1
-    found = _odd_one(lost, least=LOST, steadily=STEADILY_LOST)
+    found = _odd_one(lost, least=LOST, steadily=STEADILY_LOST, below=below)
     if found is None:
         return None
     rank, beyond = found
@@ -82,7 +96,7 @@ def _percent(ratio: Interval) -> str:
     return f"[{units.show_share(ratio.low - 1)}, {units.show_share(ratio.high - 1)}]"
 
 
-def _odd_one(figures: Samples, *, least: float, steadily: float) -> tuple[int, Samples] | None:
+def _odd_one(figures: Samples, *, least: float, steadily: float, below: float) -> tuple[int, Samples] | None:
     """The rank with the largest figures, and by how much they exceed the median of the others in each round.
 
     `figures` are (round, rank). None if no rank exceeds the others by `least` over all rounds and
@@ -97,6 +111,6 @@ def _odd_one(figures: Samples, *, least: float, steadily: float) -> tuple[int, S
         return None
     # If ranks are alike, it is chance which of them has which of a round's figures.
     draw = np.random.default_rng(0)
-    if chance(mine.mean(), [draw.permuted(beyond, axis=1).mean(axis=0).max() for _ in range(DRAWS)]) >= CHANCE:
+    if chance(mine.mean(), [draw.permuted(beyond, axis=1).mean(axis=0).max() for _ in range(DRAWS)]) >= below:
         return None
     return worst, mine
