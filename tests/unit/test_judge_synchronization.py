@@ -93,7 +93,7 @@ def held_up(rounds: int) -> SynchronizationMeasurement:
     """Two ranks, of which one is stopped in a step of two rounds in five."""
     m = climbed(ranks=2, rounds=rounds, noise=0.02)
     stopped = [
-        (first, replace(second, compute=(second.compute[0] + STEP * (number % 5 in (1, 3)), *second.compute[1:])))
+        (first, replace(second, compute=(second.compute[0] + 2 * STEP * (number % 5 in (1, 3)), *second.compute[1:])))
         for number, (first, second) in enumerate(m.rounds)
     ]
     return replace(m, rounds=tuple(stopped))
