@@ -118,9 +118,16 @@ def _communication(ladder: Ladder, interval: Interval, predicted: float) -> Iter
 
 
 def _inherent(interval: Interval, predicted: float) -> Finding:
+    nobody = "no rank is slow and none are slow together"
+    expected = f"jitter of the ranks on their own leads to expect {predicted:.3g} x"
+    told = f"{nobody}: {expected}, measured is [{interval.low:.3g}, {interval.high:.3g}]"
+    if interval.low > predicted:
+        return Finding(
+            suspect="the ranks", kind="waiting", level="note",
+            evidence=f"{told}: there is more, and too little of it to tell its cause",
+            check_next="what meeting costs these ranks by itself: the latency of small messages between them",
+        )  # fmt: skip
     return Finding(
-        suspect="the ranks", kind="inherent jitter", level="note",
-        evidence=f"no rank is slow and none are slow together: jitter of the ranks on their own leads to expect "
-        f"{predicted:.3g} x, measured is [{interval.low:.3g}, {interval.high:.3g}]",
+        suspect="the ranks", kind="inherent jitter", level="note", evidence=told,
         check_next="nothing, or what makes single steps of any rank late: daemons, interrupts, the garbage collector",
     )  # fmt: skip
