@@ -211,7 +211,7 @@ def rank_name(conditions: Conditions, rank: int) -> str:
 def _measured(case: Case) -> tuple[Verdict, str]:
     if broken := _broken(case.value, case.interval, None):
         return Verdict.ERROR, f"{case.quantity} was not really measured: {broken}"
-    shown = _with_interval(units.show(case.value, case.unit), case.interval, lambda bound: units.show(bound, case.unit))
+    shown = with_interval(units.show(case.value, case.unit), case.interval, lambda bound: units.show(bound, case.unit))
     return Verdict.MEASURED, f"{case.quantity} {shown}; nothing is required of it"
 
 
@@ -243,10 +243,11 @@ def _show(value: float, requirement: Requirement) -> str:
 
 
 def _shown(value: float, interval: Interval | None, requirement: Requirement) -> str:
-    return _with_interval(_show(value, requirement), interval, lambda bound: _show(bound, requirement))
+    return with_interval(_show(value, requirement), interval, lambda bound: _show(bound, requirement))
 
 
-def _with_interval(text: str, interval: Interval | None, show: Callable[[float], str]) -> str:
+def with_interval(text: str, interval: Interval | None, show: Callable[[float], str]) -> str:
+    """A shown value with its bounds behind it, their unit once where it is the same."""
     if interval is None or interval.low == interval.high:
         return text
     low, high = show(interval.low), show(interval.high)

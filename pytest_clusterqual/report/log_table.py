@@ -10,7 +10,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.log import LoggedAttempt, LoggedRun, Middle
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _HEADINGS = ("attempt", "steps", "lines", "warm-up", "a step", "lost", "away")
 _MOST_PAUSES, _MOST_UNREAD, _MOST_STEPS = 5, 3, 12
@@ -35,12 +35,7 @@ def log_report(run: LoggedRun, *, width: int, color: bool = False) -> str:
         lines.add_row(
             Text(label, style="yellow" if label in ("warning", "missing") else ""), Text(text.visible(sentence))
         )
-    printer = console(width, color)
-    with printer.capture() as capture:
-        printer.print(table)
-        printer.print()
-        printer.print(lines)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return printed([table, "", lines], width, color)
 
 
 def _row(number: int, attempt: LoggedAttempt) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pytest_clusterqual.model.points import Comparison, Curve, JudgedPoints
 from pytest_clusterqual.model.record import Judgement, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.table import STYLES
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _POINT = ("nodes", "batch", "runs", "throughput", "a device")
 # Heading -> the quantity of a comparison.
@@ -45,12 +45,7 @@ def points_report(judged: JudgedPoints, *, width: int, color: bool = False) -> s
     lines.add_column(no_wrap=True)
     for label, sentence in _lines(judged):
         lines.add_row(Text(label), Text(text.visible(sentence)))
-    printer = console(width, color)
-    with printer.capture() as capture:
-        printer.print(table)
-        printer.print()
-        printer.print(lines)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return printed([table, "", lines], width, color)
 
 
 def _rows(

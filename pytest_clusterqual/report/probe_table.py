@@ -11,7 +11,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.probe import ProbeLedger, ProbeRank
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _NAMED = 3  # ranks of one line; the others are in the JSON
 
@@ -33,12 +33,7 @@ def probe_report(ledger: ProbeLedger, *, width: int, color: bool = False) -> str
     lines.add_column(no_wrap=True)
     for label, sentence in _lines(ledger):
         lines.add_row(Text(label, style="yellow" if label == "warning" else ""), Text(text.visible(sentence)))
-    printer = console(width, color)
-    with printer.capture() as capture:
-        printer.print(table)
-        printer.print()
-        printer.print(lines)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return printed([table, "", lines], width, color)
 
 
 def _rows(ledger: ProbeLedger, longest: ProbeRank) -> Iterator[tuple[str, ...]]:

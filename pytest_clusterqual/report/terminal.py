@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from pytest_clusterqual import units
@@ -238,6 +238,15 @@ def console(width: int, color: bool) -> Console:
         highlight=False,
         legacy_windows=False,
     )
+
+
+def printed(parts: Sequence[RenderableType], width: int, color: bool) -> str:
+    """What a terminal of `width` columns shows of `parts`, one below the other; no line ends in blanks."""
+    printer = console(width, color)
+    with printer.capture() as capture:
+        for part in parts:
+            printer.print(part)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def render(lines: Sequence[Text], width: int, color: bool) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.trace import RankTimes, TraceTimes
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _HEADINGS = (
     "", "time", "compute", "overlapped", "exposed", "memory", "idle", "hidden", "slower", "transfer", "wait", "last",
@@ -28,13 +28,8 @@ def trace_report(times: TraceTimes, *, width: int, color: bool = False) -> str:
     lines = Table.grid(padding=(0, 2, 0, 0))
     for label, sentence in _lines(times):
         lines.add_row(Text(label, style="yellow" if label == "warning" else ""), Text(text.visible(sentence)))
-    printer = console(width, color)
-    with printer.capture() as capture:
-        for columns in _blocks([_HEADINGS, *rows], width):
-            printer.print(_table(rows, columns))
-            printer.print()
-        printer.print(lines)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    tables = [part for columns in _blocks([_HEADINGS, *rows], width) for part in (_table(rows, columns), "")]
+    return printed([*tables, lines], width, color)
 
 
 def _blocks(rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:

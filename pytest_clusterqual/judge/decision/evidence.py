@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytest_clusterqual import units
+from pytest_clusterqual.judge.judgement import with_interval
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Record, Verdict, worst
 
 LADDER = "[ladder]"  # how the test of all ways to make the job fit ends
@@ -67,14 +68,7 @@ class Entry:
         value, interval = self.judgement.value, self.judgement.interval
         if value is None:
             return "no number"
-        told = self._shown(value)
-        if interval is None or interval.low == interval.high:
-            return told
-        low, high = self._shown(interval.low), self._shown(interval.high)
-        unit = told.partition(" ")[2]
-        if low.partition(" ")[2] == high.partition(" ")[2] == unit:
-            low, high = low.partition(" ")[0], high.partition(" ")[0]
-        return f"{told} [{low}, {high}]"
+        return with_interval(self._shown(value), interval, self._shown)
 
     def _shown(self, value: float) -> str:
         percent = self.judgement.quantity in _IN_PERCENT and math.isfinite(value)
