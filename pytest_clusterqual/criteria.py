@@ -24,12 +24,12 @@ from pytest_clusterqual.judge.full_run.verdict import judge_full_run
 from pytest_clusterqual.judge.memory.ladder import judge_memory_ladder
 from pytest_clusterqual.judge.memory.verdict import judge_memory
 from pytest_clusterqual.judge.nodes.verdict import judge_nodes
+from pytest_clusterqual.judge.scaling.apart import take_apart
 from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.judge.scaling.waterfall import SHARES
 from pytest_clusterqual.judge.step.ladder import reduced
-from pytest_clusterqual.judge.step.odd_ranks import worth_another_look
 from pytest_clusterqual.judge.step.synchronization import judge_synchronization
-from pytest_clusterqual.judge.step.waiting_causes import LEAST_ROUNDS
+from pytest_clusterqual.judge.step.waiting_causes import LEAST_ROUNDS, worth_another_look
 from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     PairsMeasurement,
@@ -128,7 +128,8 @@ def _scaling(session: Session, plan: ScalingPlan, case: Case, layout: Layout) ->
     except ClusterQualError as error:  # it explains a verdict, which stands without it
         return replace(measurement, not_apart=str(error))
     with suppress(ClusterQualError):
-        return _continued(session, measurement, apart, plan.budget, about=SHARES)
+        measurement = _continued(session, measurement, apart, plan.budget, about=SHARES)
+        return apart(before=measurement) if _doubtful(measurement) else measurement
     return measurement
 
 
@@ -139,7 +140,8 @@ def _fabric(session: Session, plan: FabricPlan, case: Case) -> Measurement:
     if case.part == "synchronization":
         layout = session.project.layout(case.layout or "")
         climb = partial(fabric_measuring.synchronization, session, layout, rounds=_LADDER_ROUNDS, least=LEAST_ROUNDS)
-        return _seen_again(session, _continued(session, climb(), climb, plan.budget), climb)
+        measurement = _continued(session, climb(), climb, plan.budget)
+        return climb(before=measurement) if _doubtful(measurement) else measurement
     assert case.collective is not None and case.group is not None
     if case.part == "placement":
         compare = partial(
@@ -178,15 +180,14 @@ def _confirmed(session: Session, measurement: P, arrangement: Arrangement | None
     return measurement
 
 
-def _seen_again(
-    session: Session, measurement: SynchronizationMeasurement, more: Callable[..., SynchronizationMeasurement]
-) -> SynchronizationMeasurement:
-    """With as many rounds again if some rank looks odd, or all together do."""
-    judged = _judged(session.project, measurement)
-    accused = any(finding.level == "suspect" for judgement in judged for finding in judgement.findings)
-    if not accused and (not judged or not worth_another_look(reduced(measurement.conditions, measurement.rounds, ""))):
-        return measurement
-    return more(before=measurement)
+def _doubtful(m: SynchronizationMeasurement | ScalingMeasurement) -> bool:
+    """True if a step taken apart makes somebody look odd who may not be."""
+    try:
+        if isinstance(m, ScalingMeasurement):
+            return worth_another_look(take_apart(m).ladder)
+        return worth_another_look(reduced(m.conditions, m.rounds, "synchronization"))
+    except MeasurementError:  # whoever judges it meets the error
+        return False
 
 
 def _continued(

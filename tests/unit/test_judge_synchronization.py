@@ -14,8 +14,9 @@ from made import conditions
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.step.ladder import expected_slowest, reduced
-from pytest_clusterqual.judge.step.odd_ranks import odd_ranks, worth_another_look
+from pytest_clusterqual.judge.step.odd_ranks import odd_ranks
 from pytest_clusterqual.judge.step.synchronization import judge_synchronization
+from pytest_clusterqual.judge.step.waiting_causes import worth_another_look
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.fabric import SynchronizationMeasurement
 from pytest_clusterqual.model.record import Finding, Judgement, Verdict

@@ -98,6 +98,12 @@ def test_the_step_is_taken_apart_once_the_verdict_is_closed(tmp_path: Path) -> N
     assert verdict(ranks, m, "speedup") is Verdict.PASS
 
 
+def test_a_rank_that_looks_slow_is_looked_at_again(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, "{}", Made(noise=0.02, slow={1: 1.5}))
+    m = measured(ranks)
+    assert (ranks.asked.count("climb 2"), len(m.apart)) == (2, 32)
+
+
 def test_a_failure_of_it_takes_nothing_from_the_verdict(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, "{require: [{nodes: 2, speedup: '>= 1.3'}]}", Made(noise=0.02), fails=True)
     m = measured(ranks)

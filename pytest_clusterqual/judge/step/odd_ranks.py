@@ -37,15 +37,6 @@ def odd_ranks(ladder: Ladder, *, below: float = CHANCE) -> Iterator[Finding]:
         yield jittering
 
 
-def worth_another_look(ladder: Ladder) -> bool:
-    """Whether as many rounds again may clear or convict a rank.
-
-    What held one up for some seconds is over by then. And of two ranks, one that loses time in half of 16
-    rounds does so by chance in 1 of 128, in half of 32 rounds in none.
-    """
-    return any(odd_ranks(ladder, below=SUSPICION))
-
-
 def _slow_rank(ladder: Ladder, below: float) -> Finding | None:
     """The rank whose typical step is longer than that of the others."""
     import numpy as np

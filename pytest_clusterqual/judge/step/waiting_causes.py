@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.statistics import chance, median, ratio_interval, spread
 from pytest_clusterqual.judge.step.ladder import Ladder
-from pytest_clusterqual.judge.step.odd_ranks import CHANCE, DRAWS, odd_ranks
+from pytest_clusterqual.judge.step.odd_ranks import CHANCE, DRAWS, SUSPICION, odd_ranks
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Finding, Interval
 
@@ -34,6 +34,17 @@ def causes(ladder: Ladder, interval: Interval | None, predicted: float) -> tuple
     if interval is None:
         return found
     return (*found, *_communication(ladder, interval, predicted)) or (_inherent(interval, predicted),)
+
+
+def worth_another_look(ladder: Ladder) -> bool:
+    """Whether as many rounds again may clear or convict somebody.
+
+    What held a rank up for some seconds is over by then. And of two ranks, one that loses time in half of 16
+    rounds does so by chance in 1 of 128, in half of 32 rounds in none.
+    """
+    if ladder.count < LEAST_ROUNDS:
+        return False
+    return any(odd_ranks(ladder, below=SUSPICION)) or any(found.level == "suspect" for found in _common_cause(ladder))
 
 
 def _too_few(rounds: int) -> Finding:
