@@ -6,7 +6,8 @@ Everything here takes plain numbers and gives plain numbers; units are the calle
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual.model.record import Interval
@@ -204,3 +205,18 @@ def chance(observed: float, drawn: Sequence[float] | np.ndarray[Any, Any]) -> fl
     import numpy as np
 
     return (1 + int(np.count_nonzero(np.asarray(drawn) >= observed - 1e-12))) / (1 + len(drawn))
+
+
+def mapped(interval: Interval | None, monotone: Callable[[float], float]) -> Interval | None:
+    """The interval of a figure that rises, or falls, with another one: both ends go through the function."""
+    if interval is None:
+        return None
+    low, high = sorted((monotone(interval.low), monotone(interval.high)))
+    return replace(interval, low=low, high=high)
+
+
+def enclosing(interval: Interval | None, value: float) -> Interval | None:
+    """Wide enough for a value that was made otherwise than its interval, such as a difference of two medians."""
+    if interval is None:
+        return None
+    return replace(interval, low=min(interval.low, value), high=max(interval.high, value))

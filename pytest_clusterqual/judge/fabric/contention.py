@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.fabric.sweeps import GroupTimes, Size, group_times
 from pytest_clusterqual.judge.judgement import check_ranks
-from pytest_clusterqual.judge.statistics import median, ratio_interval
+from pytest_clusterqual.judge.statistics import mapped, median, ratio_interval
 from pytest_clusterqual.model.fabric import FabricMeasurement
 from pytest_clusterqual.model.record import Interval
 
@@ -91,8 +91,7 @@ def _worst(size: Size, compared: Sequence[_Compared]) -> Contention:
         size=size,
         members=worst.members,
         kappa=worst.kappa,
-        interval=ratio
-        and Interval(low=ratio.low - 1, high=ratio.high - 1, kind=ratio.kind, level=ratio.level, samples=ratio.samples),
+        interval=mapped(ratio, lambda bound: bound - 1),
         pairs=tuple(a / b - 1 for a, b in zip(worst.at_once, worst.alone, strict=True)),
         of_ranks={rank: group.kappa for group in compared for rank in group.members},
     )

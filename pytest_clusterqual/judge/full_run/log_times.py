@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.judge.statistics import enclosing, mapped, median, median_interval
 from pytest_clusterqual.model.log import LogEvent, LoggedStep, Middle, Pause, Place
-from pytest_clusterqual.model.record import Interval
 
 LINES, RATES, CLOCK = "as the lines tell it", "from the work and rate of the lines", "by the clock between the lines"
 _TICKS = 10  # a time between two lines is taken from so many ticks on
@@ -103,12 +102,7 @@ def middle(samples: Sequence[Sample]) -> Middle | None:
     if not samples:
         return None
     value = _weighted_median(samples)
-    interval = median_interval([sample.seconds for sample in samples])
-    if interval is not None:
-        interval = Interval(
-            low=min(interval.low, value), high=max(interval.high, value), kind=interval.kind, level=interval.level,
-            samples=interval.samples,
-        )  # fmt: skip
+    interval = enclosing(median_interval([sample.seconds for sample in samples]), value)
     return Middle(value=value, interval=interval, lines=len(samples), steps=sum(sample.over for sample in samples))
 
 
@@ -125,10 +119,5 @@ def _weighted_median(samples: Sequence[Sample]) -> float:
 
 def rate(of: Middle, work: float) -> Middle:
     """What is done a second when one step does `work`."""
-    interval = of.interval
-    if interval is not None:
-        interval = Interval(
-            low=work / interval.high, high=work / interval.low, kind=interval.kind, level=interval.level,
-            samples=interval.samples,
-        )  # fmt: skip
+    interval = mapped(of.interval, lambda bound: work / bound)
     return Middle(value=work / of.value, interval=interval, lines=of.lines, steps=of.steps)

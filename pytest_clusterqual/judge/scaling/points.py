@@ -13,10 +13,10 @@ from pytest_clusterqual.judge.judgement import Case, judge_each, judge_missing
 from pytest_clusterqual.judge.scaling.points_comparing import RATIOS, another_job, compared, undecided
 from pytest_clusterqual.judge.scaling.points_pairs import common_rates, families, pair_of, pairs
 from pytest_clusterqual.judge.scaling.projection import FURTHEST, project, why_not_projected
-from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.judge.statistics import mapped, median, median_interval
 from pytest_clusterqual.model.points import Comparison, Curve, JudgedPoints, Point
 from pytest_clusterqual.model.projection import SizeTime
-from pytest_clusterqual.model.record import Interval, Judgement
+from pytest_clusterqual.model.record import Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 from pytest_clusterqual.model.workload import Workload
 
@@ -94,7 +94,7 @@ def _time(point: Point, before: Sequence[float], after: Sequence[float]) -> Size
     interval, base = median_interval(after), median(before)
     return SizeTime(
         nodes=point.nodes or 0, seconds=base / median(after),
-        interval=interval and Interval(low=base / interval.high, high=base / interval.low, kind=interval.kind),
+        interval=mapped(interval, lambda bound: base / bound),
     )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import Case, judge_each, judge_missing
 from pytest_clusterqual.judge.scaling.points_pairs import Pair, bubble_note, common_rates, convergence_note, slower_note
-from pytest_clusterqual.judge.statistics import apart_ratio_interval, median, minimum_samples
+from pytest_clusterqual.judge.statistics import apart_ratio_interval, mapped, median, minimum_samples
 from pytest_clusterqual.model.points import Comparison, Point
-from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
+from pytest_clusterqual.model.record import Finding, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.workload import Workload
 
@@ -127,10 +127,7 @@ def _ratio(quantity: str, pair: Pair, rates: tuple[Sequence[float], Sequence[flo
     fewer = min(len(before), len(after)) < minimum_samples()
     return Case(
         quantity=quantity, label=pair.point.label, value=median(after) / median(before) / multiple, unit=units.RATIO,
-        interval=interval and Interval(
-            low=interval.low / multiple, high=interval.high / multiple, kind=interval.kind, level=interval.level,
-            samples=interval.samples,
-        ),
+        interval=mapped(interval, lambda bound: bound / multiple),
         timing=False, samples=tuple(rate / median(before) / multiple for rate in after), counted="runs",
         note=f"{pair.point.label} against {pair.base.label}, {runs}{', too few for an interval' if fewer else ''}",
     )  # fmt: skip

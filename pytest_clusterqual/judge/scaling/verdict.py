@@ -10,7 +10,7 @@ from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, jud
 from pytest_clusterqual.judge.scaling.layout import expert_imbalance, notes, pipeline_bubble
 from pytest_clusterqual.judge.scaling.runs import Point, nodes_text, points_of
 from pytest_clusterqual.judge.scaling.waterfall import judge_waterfall
-from pytest_clusterqual.judge.statistics import median, median_interval, ratio_interval
+from pytest_clusterqual.judge.statistics import mapped, median, median_interval, ratio_interval
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.project import Target
 from pytest_clusterqual.model.record import Interval, Judgement
@@ -178,14 +178,14 @@ def _judge_ratios(
         ]
     pairs = min(len(base.runs), len(point.runs))
     before, after = base.work_times[:pairs], point.work_times[:pairs]
-    interval = ratio_interval(before, after)
+    speedup = ratio_interval(before, after)
     judgements: list[Judgement] = []
     for quantity, multiple in (("speedup", 1.0), ("efficiency", point.nodes / base.nodes)):
         case = _case(
             quantity,
             point,
             value=median(before) / median(after) / multiple,
-            interval=_divided(interval, multiple),
+            interval=_divided(speedup, multiple),
             samples=tuple(b / a / multiple for b, a in zip(before, after, strict=True)),
             load=_load(m, base, point),
             note=f"{pairs} pairs of runs, {base.label} against {point.label}, "
@@ -238,15 +238,7 @@ def _case(
 
 
 def _divided(interval: Interval | None, multiple: float) -> Interval | None:
-    if interval is None:
-        return None
-    return Interval(
-        low=interval.low / multiple,
-        high=interval.high / multiple,
-        kind=interval.kind,
-        level=interval.level,
-        samples=interval.samples,
-    )
+    return mapped(interval, lambda bound: bound / multiple)
 
 
 def _load(m: ScalingMeasurement, *points: Point) -> Load | None:

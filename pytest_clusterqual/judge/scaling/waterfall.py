@@ -10,9 +10,9 @@ from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, jud
 from pytest_clusterqual.judge.scaling.apart import RESOLUTION, Apart, take_apart
 from pytest_clusterqual.judge.scaling.lost_time import findings
 from pytest_clusterqual.judge.scaling.runs import Point
-from pytest_clusterqual.judge.statistics import median, median_interval, slowest
+from pytest_clusterqual.judge.statistics import enclosing, median, median_interval, slowest
 from pytest_clusterqual.model.conditions import Load
-from pytest_clusterqual.model.record import Interval, Judgement
+from pytest_clusterqual.model.record import Judgement
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 
@@ -127,7 +127,7 @@ def _lost_time(m: ScalingMeasurement, base: Point, point: Point, apart: Apart | 
     told += [_caveats(base, parts, step, apart) if apart else f"not taken apart: {m.not_apart}"]
     return Case(
         quantity="lost_time", label=point.label, value=lost, unit=units.SECONDS,
-        interval=_enclosing(median_interval(samples), lost), timing=True, load=load, samples=samples,
+        interval=enclosing(median_interval(samples), lost), timing=True, load=load, samples=samples,
         counted="pairs of runs", parts=parts, findings=findings(point, apart, parts), note="; ".join(told),
     )  # fmt: skip
 
@@ -161,13 +161,3 @@ def _caveats(base: Point, parts: dict[str, float], step: float, apart: Apart) ->
         told.append(f"the communication of {base.label} counts as its computing")
     told.append("host gaps cannot be seen by difference")
     return "; ".join(told)
-
-
-def _enclosing(interval: Interval | None, value: float) -> Interval | None:
-    """The difference of two medians need not lie between the differences of pairs."""
-    if interval is None:
-        return None
-    return Interval(
-        low=min(interval.low, value), high=max(interval.high, value), kind=interval.kind, level=interval.level,
-        samples=interval.samples,
-    )  # fmt: skip
