@@ -12,7 +12,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.purchase import Purchase, ServingRow, StepBounds, TrainingRow
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _TITLE = "what could be bought; estimate: arithmetic from the project file, nothing is measured"
 _STYLES = {"fits": "green", "tight": "yellow", "no": "red"}
@@ -24,12 +24,7 @@ def purchase_table(found: Purchase, *, width: int, color: bool = False) -> str:
 
     Every fits, tight and no is marked as an estimate. `width` is in terminal columns. Plain text unless `color`.
     """
-    printer = console(width, color)
-    with printer.capture() as capture:
-        printer.print(Text(_TITLE))
-        for each in _parts(found):
-            printer.print(each)
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().split("\n"))
+    return printed([Text(_TITLE), *_parts(found)], width, color).rstrip()
 
 
 def _parts(found: Purchase) -> Iterator[RenderableType]:

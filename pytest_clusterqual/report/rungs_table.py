@@ -8,7 +8,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.estimate import EstimatedLadder, EstimatedRung
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.terminal import console
+from pytest_clusterqual.report.terminal import printed
 
 _PARTS = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim.", "activations": "activ.", "other": "other",
@@ -22,18 +22,12 @@ def rungs_table(ladder: EstimatedLadder, *, width: int, color: bool = False) -> 
 
     `width` is in terminal columns. Plain text unless `color`.
     """
-    printer = console(width, color)
-    with printer.capture() as capture:
-        printer.print(Text(_title(ladder)))
-        printer.print()
-        printer.print(_table(ladder, width))
-        printer.print()
-        for line in _notes(ladder):
-            printer.print(Text(text.visible(line)))
-        printer.print(Text("the estimate cannot see, and a device holds besides:"))
-        for each in ladder.unseen:
-            printer.print(Text(f"  - {each}"))
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().split("\n"))
+    below = [
+        *_notes(ladder), "the estimate cannot see, and a device holds besides:",
+        *(f"  - {each}" for each in ladder.unseen),
+    ]  # fmt: skip
+    lines = [Text(text.visible(line)) for line in below]
+    return printed([Text(_title(ladder)), "", _table(ladder, width), "", *lines], width, color).rstrip()
 
 
 def _title(ladder: EstimatedLadder) -> str:
