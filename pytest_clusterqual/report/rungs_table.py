@@ -22,12 +22,11 @@ def rungs_table(ladder: EstimatedLadder, *, width: int, color: bool = False) -> 
 
     `width` is in terminal columns. Plain text unless `color`.
     """
-    below = [
-        *_notes(ladder), "the estimate cannot see, and a device holds besides:",
-        *(f"  - {each}" for each in ladder.unseen),
-    ]  # fmt: skip
-    lines = [Text(text.visible(line)) for line in below]
-    return printed([Text(_title(ladder)), "", _table(ladder, width), "", *lines], width, color).rstrip()
+    notes = [Text(text.visible(line)) for line in _notes(ladder)]
+    unseen = [Text(f"  - {each}") for each in ladder.unseen]
+    above = [Text(_title(ladder)), "", _table(ladder, width), ""]
+    parts = [*above, *notes, "the estimate cannot see, and a device holds besides:", *unseen]
+    return printed(parts, width, color).rstrip()
 
 
 def _title(ladder: EstimatedLadder) -> str:
