@@ -24,8 +24,8 @@ def rungs_table(ladder: EstimatedLadder, *, width: int, color: bool = False) -> 
     """
     notes = [Text(text.visible(line)) for line in _notes(ladder)]
     unseen = [Text(f"  - {each}") for each in ladder.unseen]
-    above = [Text(_title(ladder)), "", _table(ladder, width), ""]
-    parts = [*above, *notes, "the estimate cannot see, and a device holds besides:", *unseen]
+    parts: list[Text | Table] = [Text(f"{_title(ladder)}\n"), _table(ladder, width), Text(), *notes]
+    parts += [Text("the estimate cannot see, and a device holds besides:"), *unseen]
     return printed(parts, width, color).rstrip()
 
 
