@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ while True:
     time.sleep(0.02)
 """
 _FILL_AT_MOST = 1 << 30  # bytes; full_disk is for small disks
+_ZEROS = bytes(4096)
 
 
 @contextmanager
@@ -39,8 +41,14 @@ def full_disk(host: Host, path: str | Path) -> Iterator[None]:
         raise RuntimeError(f"{path} on {host.name} has {free} bytes free: put a small_disk there first")
     filling = folder / "lab-filling"
     try:
-        with filling.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(free, 1))
+        # Until the disk itself says so: others write meanwhile, and a file system keeps some of the free bytes.
+        with filling.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(_ZEROS)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
         yield
     finally:
         filling.unlink()
