@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_clusterqual.launch.perf import unable
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.groups import mesh
-from pytest_clusterqual.model.project import FabricPlan, Project, ScalingPlan
+from pytest_clusterqual.model.project import FabricPlan, FullRunPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.needs import Needs, Sweep
 
@@ -19,7 +20,8 @@ class Case:
 
     `sizes` are the messages of a collective, in bytes. `part` is what else there is to Fabric: all
     pairs of nodes, one collective under several rank maps, the step of a layout taken apart; and to
-    Memory: the ladder of all ways to make the job fit.
+    Memory: the ladder of all ways to make the job fit. `checkpoints` and `failure` are those of a full
+    run, `variant` names them where there are several.
     `baseline` is the number of nodes that a point of scaling is compared with. `inapplicable` says
     why it cannot be asked on this many ranks; such a test is skipped in sight.
     """
@@ -33,6 +35,9 @@ class Case:
     rank_map: Strategy | None = None
     part: Literal["", "pairs", "placement", "synchronization", "ladder"] = ""
     baseline: int = 0
+    checkpoints: Checkpoints | None = None
+    failure: Failure | None = None
+    variant: str = ""
     inapplicable: str = ""
 
     def __str__(self) -> str:
@@ -44,7 +49,8 @@ class Case:
         if self.criterion == "fabric":
             what = f"{self.collective}-{self.group}{mapped}" if self.collective else self.layout
             return "-".join(filter(None, (what, self.part)))
-        return f"{self.layout}-{self.nodes}node{'s' if self.nodes > 1 else ''}{mapped}"
+        variant = f"-{self.variant}" if self.variant else ""
+        return f"{self.layout}-{self.nodes}node{'s' if self.nodes > 1 else ''}{mapped}{variant}"
 
     @property
     def subject(self) -> str:
@@ -69,6 +75,9 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
     if plan is None:
         return []
     layouts = [layout.name for layout in project.layouts if plan.layouts is None or layout.name in plan.layouts]
+    if criterion == "full_run":
+        assert project.full_run is not None
+        return [case for layout in layouts for case in _full_runs(project.full_run, layout, nodes)]
     if criterion != "scaling":
         ladder = criterion == "memory" and project.memory is not None and project.memory.ladder
         climb = [Case(criterion=criterion, nodes=nodes, part="ladder")] if ladder else []
@@ -80,6 +89,21 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
         for layout in layouts
         for case in _scaling_cases(project, project.scaling, layout, rank_map, nodes, nproc_per_node)
     ]
+
+
+def _full_runs(plan: FullRunPlan, layout: str, nodes: int) -> Iterator[Case]:
+    """Each failure with the first way to save, and each other way without a failure; see `FullRunPlan`."""
+    first, *others = plan.checkpoints
+    ways: list[tuple[Checkpoints, Failure | None]] = [(first, failure) for failure in plan.failures] or [(first, None)]
+    ways += [(other, None) for other in others]
+    names = _distinct([str(failure or saving) for saving, failure in ways]) if len(ways) > 1 else [""]
+    for (saving, failure), name in zip(ways, names, strict=True):
+        yield Case(criterion="full_run", nodes=nodes, layout=layout, checkpoints=saving, failure=failure, variant=name)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """With a number behind those that stand there more than once."""
+    return [f"{name}-{names[: at + 1].count(name)}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
 def _scaling_cases(

@@ -11,7 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from pytest_clusterqual import fabric_measuring, measuring, pair_measuring, perf_measuring, rung_measuring
+from pytest_clusterqual import (
+    fabric_measuring,
+    full_run_measuring,
+    measuring,
+    pair_measuring,
+    perf_measuring,
+    rung_measuring,
+)
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.errors import ClusterQualError, JobError, MeasurementError
 from pytest_clusterqual.judge.fabric.confirming import to_confirm
@@ -24,9 +31,9 @@ from pytest_clusterqual.judge.full_run.verdict import judge_full_run
 from pytest_clusterqual.judge.memory.ladder import judge_memory_ladder
 from pytest_clusterqual.judge.memory.verdict import judge_memory
 from pytest_clusterqual.judge.nodes.verdict import judge_nodes
-from pytest_clusterqual.judge.scaling.apart import take_apart
 from pytest_clusterqual.judge.scaling.verdict import judge_scaling
 from pytest_clusterqual.judge.scaling.waterfall import SHARES
+from pytest_clusterqual.judge.step.apart import take_apart
 from pytest_clusterqual.judge.step.ladder import reduced
 from pytest_clusterqual.judge.step.synchronization import judge_synchronization
 from pytest_clusterqual.judge.step.waiting_causes import LEAST_ROUNDS, worth_another_look
@@ -37,7 +44,8 @@ from pytest_clusterqual.model.fabric import (
     ReportedMeasurement,
     SynchronizationMeasurement,
 )
-from pytest_clusterqual.model.measurement import FullRunMeasurement, Measurement, NodesMeasurement
+from pytest_clusterqual.model.full_run import FullRunMeasurement
+from pytest_clusterqual.model.measurement import Measurement, NodesMeasurement
 from pytest_clusterqual.model.memory import MemoryLadderMeasurement, MemoryMeasurement
 from pytest_clusterqual.model.project import FabricPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Arrangement
@@ -108,7 +116,8 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.criterion == "memory":
         return measuring.memory(session, layout)
     if case.criterion == "full_run":
-        return measuring.full_run(session, layout)
+        assert case.checkpoints is not None
+        return full_run_measuring.full_run(session, layout, case.checkpoints, case.failure)
     plan = session.project.scaling
     assert plan is not None
     return _scaling(session, plan, case, layout)
@@ -184,7 +193,7 @@ def _doubtful(m: SynchronizationMeasurement | ScalingMeasurement) -> bool:
     """True if a step taken apart makes somebody look odd who may not be."""
     try:
         if isinstance(m, ScalingMeasurement):
-            return worth_another_look(take_apart(m).ladder)
+            return worth_another_look(take_apart(m.conditions, m.apart, "scaling").ladder)
         return worth_another_look(reduced(m.conditions, m.rounds, "synchronization"))
     except MeasurementError:  # whoever judges it meets the error
         return False

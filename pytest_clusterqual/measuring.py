@@ -5,7 +5,6 @@ No judging: whoever calls decides how many samples are enough, and passes what t
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import RankLadder
-from pytest_clusterqual.model.measurement import FullRunMeasurement, NodesMeasurement
+from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.topology import RankPlace
@@ -41,7 +40,7 @@ def memory(session: Session, layout: Layout) -> MemoryMeasurement:
     assert session.project.memory is not None
     began = Clock()
     session.forget_samples()
-    args = {**_job_args(session, layout), "steps": session.project.memory.steps}
+    args = {**job_args(session, layout), "steps": session.project.memory.steps}
     results = session.run("pytest_clusterqual.rank.memory:measure", args, fresh=True, what=f"memory of {layout.name}")
     ranks = tuple(parse(RankMemory, result, session.places) for result in results)
     conditions = conditions_of(
@@ -68,7 +67,7 @@ def scaling(
     began = Clock()
     if before is None:
         session.forget_samples()
-    args = {**_job_args(session, layout), "warmup": plan.warmup_steps}
+    args = {**job_args(session, layout), "warmup": plan.warmup_steps}
     launch = before.runs[-1].launch if before else 1
     runs: list[ScalingRun] = []
     everything: list[RankResult] = []
@@ -126,7 +125,7 @@ def taken_apart(
         spent, budget = (units.show(seconds, units.SECONDS) for seconds in (before.seconds, plan.budget))
         raise MeasurementError(f"the runs took {spent} of the {budget} of scaling.budget: there is no time left")
     args = {
-        **_job_args(session, layout), "rounds": rounds, "least": least,
+        **job_args(session, layout), "rounds": rounds, "least": least,
         "seconds": min(plan.budget * _APART_SHARE, limit), "limit": limit, "whole": False,
     }  # fmt: skip
     nodes = before.conditions.nodes
@@ -145,43 +144,6 @@ def taken_apart(
     )
 
 
-def full_run(session: Session, layout: Layout) -> FullRunMeasurement:
-    """One complete run under torchrun's own restart, with the failure the plan asks for."""
-    plan = session.project.full_run
-    assert plan is not None
-    began = Clock()
-    session.forget_samples()
-    steps = plan.steps or session.project.workload.steps
-    folder = session.checkpoint_folder()
-    args = {
-        **_job_args(session, layout), "steps": steps, "checkpoint_every": plan.checkpoint_every,
-        "checkpoint_mode": plan.checkpoint_mode, "kill_rank": plan.kill_rank,
-        "kill_step": plan.kill_step if plan.kill_rank is not None else 0, "folder": str(folder),
-    }  # fmt: skip
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise MeasurementError(
-            f"{folder}: cannot be made for checkpoints: {error.strerror}; name another folder with "
-            "full_run.checkpoint.folder"
-        ) from None
-    try:
-        trained = session.train(
-            args, max_restarts=1 if plan.kill_rank is not None else 0, what=f"full run of {layout.name}"
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    workload = fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
-    return FullRunMeasurement(
-        conditions=conditions_of(
-            session, trained.results, places=trained.places, layout=layout.name, workload=workload
-        ),
-        ranks=trained.runs, mode=plan.checkpoint_mode, steps=steps,
-        tokens_per_step=session.project.workload.tokens_per_step, kill_step=args["kill_step"],
-        started=began.wall, seconds=began.seconds,
-    )  # fmt: skip
-
-
 def parse(kind: type[T], result: RankResult, places: Sequence[RankPlace]) -> T:
     """Read what a rank returned as `kind`.
 
@@ -194,7 +156,7 @@ def parse(kind: type[T], result: RankResult, places: Sequence[RankPlace]) -> T:
         raise MeasurementError(str(error)) from None
 
 
-def _job_args(session: Session, layout: Layout) -> dict[str, Any]:
+def job_args(session: Session, layout: Layout) -> dict[str, Any]:
     return {"workload": to_json(session.project.workload), "layout": to_json(layout)}
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import platform
 import sys
@@ -106,19 +107,37 @@ class Probe:
         """Training goes on after `step`, as a checkpoint has it; later steps that were done before are lost."""
         if self._file is not None:
             self._done = int(step)
-            self._write(f'{{"what":"resumed","at":{time.monotonic():.6f},"step":{self._done}}}\n')
+            self._mark("resumed", self._done)
+
+    def loss(self, value: float) -> None:
+        """The loss of the last step that ended."""
+        self._mark("loss", self._done, f',"value":{_finite(value)}')
+
+    def saved(self, step: int | None = None, *, size: int = 0) -> None:
+        """This rank's part of the checkpoint of `step` (default: the last one) is complete, `size` bytes of it.
+
+        To be called where a background save ends, from whatever thread; a save that blocks is complete when it ends.
+        """
+        self._mark("saved", self._done if step is None else int(step), f',"value":{int(size)}')
+
+    def fault(self, name: str) -> None:
+        """This process is about to be hurt on purpose; what its failure costs is counted from here."""
+        self._mark("fault", self._done + 1, f',"name":{json.dumps(str(name))}')
+
+    def extra(self, size: int) -> None:
+        """Host memory that the save of the last step took while training went on, bytes."""
+        self._mark("extra", self._done, f',"value":{int(size)}')
 
     def done(self) -> None:
         """The work is finished; what follows is tidying up."""
-        if self._file is not None:
-            self._write(f'{{"what":"done","at":{time.monotonic():.6f},"step":{self._done}}}\n')
+        self._mark("done", self._done)
 
     def close(self) -> None:
-        """Write that this process ends; happens by itself at the end of the interpreter."""
+        """Write that this process ends, and the most memory it had; happens by itself at the end of the interpreter."""
         if self._file is None:
             return
-        raised = getattr(sys, "last_type", None)
-        self._write(f'{{"what":"end","at":{time.monotonic():.6f}{_error(raised)}}}\n')
+        raised = sys.exc_info()[0] or getattr(sys, "last_type", None)
+        self._mark("end", self._done, f"{_peaks()}{_error(raised)}")
         self._let_go()
         atexit.unregister(self.close)
 
@@ -138,6 +157,10 @@ class Probe:
         self._write(json.dumps(start, separators=(",", ":")) + "\n")
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._let_go)
+
+    def _mark(self, what: str, step: int, rest: str = "") -> None:
+        if self._file is not None:
+            self._write(f'{{"what":"{what}","at":{time.monotonic():.6f},"step":{step}{rest}}}\n')
 
     def _write(self, line: str) -> None:
         file = self._file
@@ -240,3 +263,34 @@ def _number(variable: str, fallback: int) -> int:
 
 def _error(kind: type[BaseException] | None) -> str:
     return "" if kind is None else f',"error":{json.dumps(kind.__name__)}'
+
+
+def _finite(value: float) -> str:
+    """A number as JSON has it, which knows neither infinity nor what is no number."""
+    number = float(value)
+    return repr(number) if math.isfinite(number) else "null"
+
+
+def _peaks() -> str:
+    """The most memory that this process had: resident on the host, and on its device where torch used one."""
+    found = {"host_peak": _host_peak(), "device_peak": _device_peak()}
+    return "".join(f',"{name}":{size}' for name, size in found.items() if size is not None)
+
+
+def _host_peak() -> int | None:
+    try:
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def _device_peak() -> int | None:
+    """Of what torch reserved, if the script has imported it and used a device of the kind it was built for."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return None
+        return int(torch.cuda.max_memory_reserved())
+    except Exception:  # whatever is wrong with the device, the script's end is no place to tell
+        return None

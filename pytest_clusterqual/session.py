@@ -229,12 +229,12 @@ class Session:
 
     # -- full runs and conditions ----------------------------------------------------------------
 
-    def train(self, args: Mapping[str, Any], *, max_restarts: int, what: str) -> Trained:
-        """One full run under torchrun's own restart; it has the nodes for itself."""
+    def train(self, args: Mapping[str, Any], *, nodes: int, max_restarts: int, what: str) -> Trained:
+        """One full run on the first `nodes` under torchrun's own restart; it has them for itself."""
         self.release()
         trained = train(
-            self._launcher, self._nodes, self.nproc_per_node, args, device=self.device, max_restarts=max_restarts,
-            limits=self.project.launcher, logs=self._logs, tell=self._tell, what=what,
+            self._launcher, self._nodes[:nodes], self.nproc_per_node, args, device=self.device,
+            max_restarts=max_restarts, limits=self.project.launcher, logs=self._logs, tell=self._tell, what=what,
         )  # fmt: skip
         self._keep(trained.samples)
         return trained
@@ -250,11 +250,9 @@ class Session:
             number=number, limits=self.project.launcher, logs=self._logs,
         )  # fmt: skip
 
-    def checkpoint_folder(self) -> Path:
-        """A folder for one run's checkpoints, where the project wants them; every node must see it."""
-        plan = self.project.full_run
-        base = Path(plan.checkpoint_folder) if plan and plan.checkpoint_folder else self._folder
-        return base / f"checkpoints-{secrets.token_hex(4)}"
+    def checkpoint_folder(self, wanted: str | None) -> Path:
+        """A folder for one run's checkpoints, below the one `wanted` or the run folder; every node must see it."""
+        return Path(wanted or self._folder) / f"checkpoints-{secrets.token_hex(4)}"
 
     @property
     def places(self) -> tuple[RankPlace, ...]:

@@ -6,7 +6,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.launch.process import NodeProcess, how_it_ended
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.measurement import RankRun
+from pytest_clusterqual.model.full_run import RankRun
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
 from pytest_clusterqual.trouble import tells_of_a_lost_peer
@@ -37,6 +37,14 @@ class Trained:
     places: list[RankPlace]
     results: list[RankResult]
     samples: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Clock:
+    """When the agent of a node began and ended, in seconds of its host's monotonic clock."""
+
+    began: float
+    ended: float
 
 
 def train(
@@ -85,9 +93,14 @@ def train(
         backend="nccl" if device == "cuda" else "gloo", hosts=hosts,
     )  # fmt: skip
     # The guard's clock saw the whole launch, a rank only its own attempts.
-    runs = tuple(
-        from_json(RankRun, {**answer["value"], **clocks[place.node]}, where=str(place))
+    told = [
+        from_json(tuple[RankRun, ...], answer["value"], where=str(place))
         for place, answer in zip(places, answers, strict=True)
+    ]
+    runs = tuple(
+        replace(run, began=clocks[place.node].began, ended=clocks[place.node].ended) if run.rank == place.rank else run
+        for place, mine in zip(places, told, strict=True)
+        for run in mine
     )
     results = [
         RankResult(rank=rank, value=None, seconds=0.0, taken=tuple(answer["taken"]))
@@ -110,7 +123,7 @@ def _wait(wire: Wire, deadline: float, size: int, tell: Callable[[Progress], Non
         tell(Progress(what, size, done, total))
 
 
-def _clocks(processes: Sequence[NodeProcess]) -> dict[str, dict[str, float]]:
+def _clocks(processes: Sequence[NodeProcess]) -> dict[str, _Clock]:
     """When the agent of each node began and ended, by the monotonic clock of its own host."""
     deadline = time.monotonic() + _LEAVE_SECONDS
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
@@ -123,7 +136,7 @@ def _clocks(processes: Sequence[NodeProcess]) -> dict[str, dict[str, float]]:
                 f"the agent on {process.node.name} did not end within {_LEAVE_SECONDS:g} s of its last rank, "
                 "so the run has no end to be measured to"
             )
-        clocks[process.node.name] = {"began": first.data["monotonic"], "ended": last.data["monotonic"]}
+        clocks[process.node.name] = _Clock(began=first.data["monotonic"], ended=last.data["monotonic"])
     return clocks
 
 

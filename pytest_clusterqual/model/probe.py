@@ -29,7 +29,10 @@ class ProbeStart:
     wall: float
 
 
-ProbeWhat = Literal["step", "data", "save", "load", "compile", "hook", "resumed", "done", "end"]
+ProbeWhat = Literal[
+    "step", "data", "save", "load", "compile", "hook",  # spans
+    "resumed", "loss", "saved", "extra", "fault", "done", "end",  # marks
+]  # fmt: skip
 
 
 class ProbeLine(Protocol):
@@ -38,6 +41,11 @@ class ProbeLine(Protocol):
     `at` is when it began, seconds of the file's clock; `own` are the `seconds` less those of the spans inside, None
     where there are none. `step` is the number of a step, and of all else that of the last step before it. `error` is
     the type of the exception that ended it. Spans of other threads are `background`.
+
+    Marks with a `value`: loss of a step; saved, this rank's part of the checkpoint of `step` is complete, bytes, 0
+    where they are not known; extra, host memory that a save took meanwhile, bytes. A fault is done to this process on
+    purpose and has a `name`. The end tells the most memory the process ever had in bytes, of the host and of its device
+    (`host_peak`, `device_peak`), None where that is not known.
     """
 
     what: ProbeWhat
@@ -51,18 +59,51 @@ class ProbeLine(Protocol):
     error: str
     nested: bool
     background: bool
+    value: float | None
+    host_peak: int | None
+    device_peak: int | None
 
 
-# States of a rank, in the order of a life; declared hooks stand between the last two by their names.
-PROBE_STATES = (
-    "init", "load", "warm-up", "kept", "data", "checkpoint", "lost", "failed", "outage", "restart", "reload",
-    "re-warm-up", "teardown", "residual",
+@dataclass(kw_only=True, slots=True)
+class Line:
+    """A `ProbeLine` in a measurement."""
+
+    what: ProbeWhat
+    at: float
+    seconds: float = 0.0
+    own: float | None = None
+    step: int = 0
+    tokens: int | None = None
+    sequences: int | None = None
+    name: str = ""
+    error: str = ""
+    nested: bool = False
+    background: bool = False
+    value: float | None = None
+    host_peak: int | None = None
+    device_peak: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbedProcess:
+    """One process of a rank: its first line, and all after it."""
+
+    start: ProbeStart
+    lines: tuple[Line, ...]
+
+
+# States of a rank, in the order of a life; declared hooks stand between the last two by their names. The parts of kept
+# steps are in states of their own where the step was taken apart beside the run; a failure is detection and restart
+# where it is known when it struck and when it was noticed, else failed steps and an outage.
+STATES = (
+    "init", "load", "warm-up", "kept", "exposed transfer", "wait", "bubble", "data", "checkpoint", "lost",
+    "failed", "outage", "detection", "restart", "rendezvous", "reload", "re-warm-up", "teardown", "residual",
 )  # fmt: skip
 HOOK = "hook "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeRank:
+class RankLedger:
     """Every second of one rank in one state; they add up to `wall`, and the residual may be negative.
 
     `kept` and `lost` count steps. `background` are the seconds that other threads spent, by what they did: they ran
@@ -105,7 +146,7 @@ class ProbeLedger:
 
     world: int
     wall: float
-    ranks: tuple[ProbeRank, ...]
+    ranks: tuple[RankLedger, ...]
     restarts: int
     kept: int
     lost: int

@@ -14,6 +14,7 @@ from typing import Literal
 
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.purchase import PurchasePlan
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.model.requirement import Op, Requirement
@@ -168,17 +169,23 @@ class ScalingPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FullRunPlan:
-    """A checkpoint every `checkpoint_every` steps; rank `kill_rank` is killed at `kill_step` (0: never).
+    """Every one of `failures` is a run with the first of `checkpoints`; every other of `checkpoints` one without a
+    failure. Without failures every one of `checkpoints` is such a run.
 
-    `steps` replaces the workload's own number of steps for this criterion if it is given.
+    `steps` replaces the workload's own number of steps for this criterion; with `minutes`, in seconds, there are as
+    many steps as take that long. A rank from which nothing is heard for `hang_timeout` seconds hangs.
+    `time_between_failures` is what is assumed of the whole job, seconds; None: nothing. `alone` compares with the same
+    run on one node, and `apart` takes the step apart.
     """
 
     steps: int | None = None
-    checkpoint_every: int = 10
-    checkpoint_mode: Literal["sync", "async"] = "async"
-    checkpoint_folder: str | None = None
-    kill_rank: int | None = None
-    kill_step: int = 0
+    minutes: float | None = None
+    checkpoints: tuple[Checkpoints, ...] = (Checkpoints(),)
+    failures: tuple[Failure, ...] = ()
+    hang_timeout: float = 30.0
+    time_between_failures: float | None = None
+    alone: bool = True
+    apart: bool = True
     layouts: tuple[str, ...] | None = None
     require: tuple[Requirement, ...] = ()
 

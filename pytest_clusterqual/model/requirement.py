@@ -39,15 +39,23 @@ QUANTITIES: dict[str, dict[str, str]] = {
         "data_stall": units.RATIO,
     },
     "full_run": {
+        "gain": units.RATIO,
         "goodput": units.RATIO,
         "throughput": units.TOKEN_RATE,
+        "ettr": units.RATIO,
         "checkpoint_blocking": units.SECONDS,
         "checkpoint_completion": units.SECONDS,
+        "checkpoint_inflation": units.RATIO,
+        "checkpoint_rate": units.RATE,
+        "checkpoint_memory": units.BYTES,
         "checkpoint_load": units.SECONDS,
         "detection": units.SECONDS,
         "restart": units.SECONDS,
+        "rendezvous": units.SECONDS,
         "recovery": units.SECONDS,
+        "steps_lost": units.RATIO,
         "data_stall": units.RATIO,
+        "drift": units.RATIO,
     },
 }
 

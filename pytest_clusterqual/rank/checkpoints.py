@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,9 +32,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.full_run import CheckpointMode
 from pytest_clusterqual.rank.job import Job
-
-Mode = Literal["sync", "async"]
 
 KEEP = 2
 METADATA = ".metadata"
@@ -62,7 +61,7 @@ class Checkpointer:
         *,
         folder: Path,
         group: dist.ProcessGroup,
-        mode: Mode,
+        mode: CheckpointMode,
         on_complete: Callable[[int], None] = lambda step: None,
     ) -> None:
         """`group` moves tensors on CPU and belongs to the checkpoints alone: a background save uses

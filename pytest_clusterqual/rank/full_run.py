@@ -1,29 +1,27 @@
-"""A training run with everything a real one pays for: checkpoints, a killed rank, recovery.
+"""A training run with everything a real one pays for: checkpoints, a failure on purpose, recovery.
 
-Each rank appends what happens to a file of its own. The file outlives the process, so that the
-last attempt can report all of them.
+Each process of a rank writes what happens through the probe that users' own scripts have, into a folder that all nodes
+see. The files outlive the process, so that the last attempt can report all of them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import re
 import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint import CheckpointException
 
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import Mark, RankRun, Span
+from pytest_clusterqual.model.full_run import Checkpoints, Failure, RankRun
+from pytest_clusterqual.model.probe import Line, ProbedProcess, ProbeStart
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.probe import process_start
-from pytest_clusterqual.rank.checkpoints import Checkpointer, Mode
+from pytest_clusterqual.probe import Probe
+from pytest_clusterqual.rank.checkpoints import Checkpointer
 from pytest_clusterqual.rank.data import ByteData, Prefetcher
 from pytest_clusterqual.rank.job import Job
 from pytest_clusterqual.rank.layouts import build
@@ -32,68 +30,8 @@ from pytest_clusterqual.rank.training import check_finite
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
 
-
-class EventLog:
-    """One rank's marks, spans and losses as JSON lines; a process killed at any moment loses none."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        marks, _spans, _losses = read_events(path)
-        self.attempt = sum(mark.kind == "started" for mark in marks)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        if path.stat().st_size:
-            os.write(self._file, b"\n")  # ends a torn line of the attempt before; empty lines mean nothing
-
-    def mark(self, kind: str, *, step: int = 0, at: float | None = None) -> None:
-        """Log a moment, now unless `at` says another (seconds of the monotonic clock)."""
-        moment = at if at is not None else time.monotonic()
-        self._write("mark", {"kind": kind, "attempt": self.attempt, "at": moment, "step": step})
-
-    def span(self, kind: str, start: float, end: float, *, step: int = 0) -> None:
-        self._write("span", {"kind": kind, "attempt": self.attempt, "start": start, "end": end, "step": step})
-
-    @contextlib.contextmanager
-    def spanning(self, kind: str, *, step: int = 0) -> Iterator[None]:
-        """Log the time spent inside; nothing if it ends with an exception."""
-        start = time.monotonic()
-        yield
-        self.span(kind, start, time.monotonic(), step=step)
-
-    def loss(self, step: int, value: float) -> None:
-        self._write("loss", {"step": step, "value": value})
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def _write(self, what: str, value: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps({what: to_json(value)}).encode() + b"\n")
-
-
-def read_events(path: Path) -> tuple[list[Mark], list[Span], dict[str, float]]:
-    """Marks, spans and losses by step; lines that a kill tore are left out.
-
-    Raises:
-        MeasurementError: a whole line is not an event.
-    """
-    marks: list[Mark] = []
-    spans: list[Span] = []
-    losses: dict[str, float] = {}
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            event = json.loads(line) if line else {}
-        except ValueError:
-            continue
-        try:
-            if "mark" in event:
-                marks.append(from_json(Mark, event["mark"], where="mark"))
-            elif "span" in event:
-                spans.append(from_json(Span, event["span"], where="span"))
-            elif "loss" in event:
-                losses[str(event["loss"]["step"])] = from_json(float, event["loss"]["value"], where="loss")
-        except (ValueError, KeyError, TypeError) as error:
-            raise MeasurementError(f"{path}:{number}: {error}") from error
-    return marks, spans, losses
+LOGS = "probe"  # below the folder of the checkpoints
+_NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
 
 
 def run(
@@ -102,81 +40,71 @@ def run(
     workload: dict[str, Any],
     layout: dict[str, Any],
     steps: int,
-    checkpoint_every: int,
-    checkpoint_mode: Mode,
-    kill_rank: int | None,
-    kill_step: int,
+    checkpoints: dict[str, Any],
+    failure: dict[str, Any] | None,
     folder: str,
-    events: str,
 ) -> Any:
-    """One attempt: go on after the latest complete checkpoint up to `steps`; a `RankRun` as JSON.
+    """One attempt: go on after the latest complete checkpoint up to `steps`; a list of `RankRun` as JSON.
 
-    `folder` is where all ranks find the checkpoints, `events` this rank's own file. In the first
-    attempt rank `kill_rank` kills itself at the start of `kill_step`.
+    It holds this rank; that of rank 0 also the ranks which the world has lost. `folder` is where all ranks find the
+    checkpoints. In the first attempt the `failure` strikes when its step begins.
 
     Raises:
         MeasurementError: a loss is not finite.
         ClusterQualError: the job, its data or its checkpoints are not usable.
-        RuntimeError: a peer was lost; the attempt is logged as failed.
+        RuntimeError: a peer was lost, or the failure is to raise one.
     """
-    log = EventLog(Path(events))
-    began = process_start()
-    log.mark("started", at=began)
     work = from_json(Workload, workload, where="workload")
-    kill_at = kill_step if kill_rank == ctx.global_rank and log.attempt == 0 else 0
+    saving = from_json(Checkpoints, checkpoints, where="checkpoints")
+    if not Path(folder).is_dir():  # the session has made it
+        raise ClusterQualError(
+            f"{ctx.node} does not see the checkpoint folder {folder}: name one on storage that all nodes share, "
+            "with full_run.checkpoint.folder"
+        )
+    logs = Path(folder) / LOGS
+    again = any(logs.glob(f"rank{ctx.global_rank}-attempt*.jsonl")) if logs.is_dir() else False
+    fails = from_json(Failure, failure, where="failure") if failure and not again else None
+    probe = Probe(logs, rank=ctx.global_rank)
     try:
-        if not Path(folder).is_dir():  # the session has made it
-            raise ClusterQualError(
-                f"{ctx.node} does not see the checkpoint folder {folder}: name one on storage that all nodes share, "
-                "with full_run.checkpoint.folder"
-            )
         data = ByteData.open(ctx, work)
         job = build(ctx, work, from_json(Layout, layout, where="layout"))
         group = _saving_group(ctx)
-        keeper = Checkpointer(
-            folder=Path(folder),
-            group=group,
-            mode=checkpoint_mode,
-            on_complete=lambda step: log.mark("saved", step=step),
-        )
-        log.span("init", began, time.monotonic())
-        with log.spanning("load"):
+        keeper = Checkpointer(folder=Path(folder), group=group, mode=saving.mode, on_complete=probe.saved)
+        with probe.checkpoint("load"):
             done = keeper.load(job)
-        log.mark("resumed", step=done)
+        probe.resumed(done)
         feed = Prefetcher(data, range(done + 1, steps + 1), rank=job.data_rank, world_size=job.data_ranks)
         for step in range(done + 1, steps + 1):
-            if step == kill_at:
-                _die(log, step)
-            _step(ctx, job, feed, log, step)
+            if fails and step == fails.step:
+                _strike(ctx, probe, fails)
+            _step(ctx, job, feed, probe, step, work.tokens_per_step)
             keeper.poll()
-            if checkpoint_every and step % checkpoint_every == 0:
-                with log.spanning("checkpoint", step=step):
+            if step % saving.every == 0:
+                with probe.checkpoint():
                     keeper.save(job, step)
             ctx.report(step, steps, "full run")
-        with log.spanning("finish"):
+        with probe.hook("last save"):
             keeper.wait()
-        log.mark("done", step=steps)
-        with log.spanning("teardown"):
-            feed.close()
-            dist.destroy_process_group(group)
-    except (RuntimeError, CheckpointException):
-        log.mark("failed")
-        raise
+        probe.done()
+        feed.close()
+        dist.destroy_process_group(group)
     finally:
-        log.close()
-    return to_json(_gather(ctx, Path(events), data.digest))
+        probe.close()
+    times = job.pipeline_times(steps - done)
+    bubble = 1 - sum(times.computing) / sum(times.seconds) if times else 0.0
+    return [to_json(one) for one in _gather(ctx, logs, data.digest, bubble)]
 
 
-def _step(ctx: Context, job: Job, feed: Prefetcher, log: EventLog, step: int) -> None:
-    with log.spanning("data", step=step):
+def _step(ctx: Context, job: Job, feed: Prefetcher, probe: Probe, step: int, tokens: int) -> None:
+    with probe.data():
         batches = feed.next()
-    with log.spanning("step", step=step):
+    with probe.step(step, tokens=tokens):
         loss = job.step(batches).double()
         dist.all_reduce(loss, group=ctx.group)
         mean = float(loss.item()) / ctx.world_size
         ctx.synchronize()
     check_finite(mean, step)
-    log.loss(step, mean)
+    probe.loss(mean)
 
 
 def _saving_group(ctx: Context) -> dist.ProcessGroup:
@@ -188,20 +116,43 @@ def _saving_group(ctx: Context) -> dist.ProcessGroup:
     return dist.new_group(dist.get_process_group_ranks(ctx.group), backend="gloo", timeout=patience)
 
 
-def _die(log: EventLog, step: int) -> None:
-    log.mark("killed", step=step)
-    os.kill(os.getpid(), signal.SIGKILL)
+def _strike(ctx: Context, probe: Probe, failure: Failure) -> None:
+    """Do to this process what the failure wants of it, if it is meant."""
+    if failure.kind == "kill_rank" and failure.target == ctx.global_rank:
+        probe.fault(failure.kind)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _gather(ctx: Context, events: Path, digest: str) -> RankRun:
-    marks, spans, losses = read_events(events)
-    moments = [mark.at for mark in marks] + [at for span in spans for at in (span.start, span.end)]
+def _gather(ctx: Context, logs: Path, digest: str, bubble: float) -> list[RankRun]:
+    """This rank's files; on rank 0 also those of ranks that are no more."""
+    ranks = sorted({int(match[1]) for path in logs.iterdir() if (match := _NAME.fullmatch(path.name))})
+    mine = [rank for rank in ranks if rank == ctx.global_rank or (ctx.global_rank == 0 and rank >= ctx.world_size)]
+    return [_rank_run(logs, rank, digest, bubble if rank == ctx.global_rank else 0.0) for rank in mine]
+
+
+def _rank_run(logs: Path, rank: int, digest: str, bubble: float) -> RankRun:
+    processes: list[ProbedProcess] = []
+    while (path := logs / f"rank{rank}-attempt{len(processes)}.jsonl").exists():
+        processes.append(read_process(path))
+    last = processes[-1].lines[-1] if processes[-1].lines else None
     return RankRun(
-        rank=ctx.global_rank,
-        began=min(moments),
-        ended=max(moments),
-        spans=tuple(spans),
-        marks=tuple(marks),
-        losses=losses,
-        data_digest=digest,
-    )
+        rank=rank, began=processes[0].start.began, ended=last.at + last.seconds if last else processes[-1].start.at,
+        processes=tuple(processes), data_digest=digest, bubble=bubble,
+    )  # fmt: skip
+
+
+def read_process(path: Path) -> ProbedProcess:
+    """A file that a probe wrote; the line that a kill tore is left out.
+
+    Raises:
+        MeasurementError: a whole line is none of a probe.
+    """
+    *whole, _torn = path.read_bytes().split(b"\n")
+    try:
+        start, *lines = [json.loads(line) for line in whole]
+        return ProbedProcess(
+            start=from_json(ProbeStart, start, where="start"),
+            lines=tuple(from_json(Line, line, where="line") for line in lines),
+        )
+    except ValueError as error:
+        raise MeasurementError(f"{path}: {error}") from error

@@ -195,8 +195,7 @@ def train(settings: Settings) -> None:
     from pytest_clusterqual.rank import full_run
 
     watch = LoadWatch()
-    events = settings.scratch / f"events-{settings.rank}.jsonl"
-    value = full_run.run(ctx, events=str(events), **order["args"])
+    value = full_run.run(ctx, **order["args"])
     where = place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node)
     channel.put(f"result/{settings.rank}", {"value": value, "place": where, "taken": watch.taken()})
     if channel.count("answers") == settings.world_size:

@@ -22,7 +22,7 @@ from pytest_clusterqual.read.schema import (
 
 Layouts = Sequence[tuple[int, LayoutSection]]  # those that are right in themselves, by position
 Numbered = Sequence[tuple[int, Demand]]  # the entries of a `require` list that are right in themselves, by position
-_NEEDS_FAILURE = ("checkpoint_load", "detection", "restart", "recovery")
+_NEEDS_FAILURE = ("checkpoint_load", "detection", "restart", "rendezvous", "recovery", "steps_lost")
 
 
 def layout_names(layouts: Layouts) -> Iterator[Fault]:
@@ -158,26 +158,37 @@ def scaling_parts(scaling: ScalingSection, demands: Numbered, *, target: bool) -
 
 
 def full_run(section: FullRunSection, demands: Numbered, workload: WorkloadSection | None) -> Iterator[Fault]:
-    steps = section.steps or (workload.steps if workload else None)
-    failure = section.failure
-    if steps and section.checkpoint.every > steps:
-        text = f"got {section.checkpoint.every}, want at most the {steps} steps of the run, else nothing is ever saved"
-        yield ("full_run", "checkpoint", "every"), text
-    if steps and failure and failure.at_step > steps:
-        text = f"got {failure.at_step}, want at most the {steps} steps of the run, else nothing ever fails"
-        yield ("full_run", "failure", "at_step"), text
+    steps = None if section.minutes else section.steps or (workload.steps if workload else None)
+    for index, checkpoint in enumerate(section.checkpoint):
+        if steps and checkpoint.every > steps:
+            text = f"got {checkpoint.every}, want at most the {steps} steps of the run, else nothing is ever saved"
+            yield ("full_run", "checkpoint", index, "every"), text
+    for index, failure in enumerate(section.failure or []):
+        if steps and failure.at_step > steps:
+            text = f"got {failure.at_step}, want at most the {steps} steps of the run, else nothing ever fails"
+            yield ("full_run", "failure", index, "at_step"), text
     for index, demand in demands:
-        if demand.quantity in _NEEDS_FAILURE and not failure:
+        if demand.quantity in _NEEDS_FAILURE and not section.failure:
             text = "nothing fails in this run, want full_run.failure: {kill_rank: ..., at_step: ...}"
             yield ("full_run", "require", index, demand.quantity), text
+        if demand.quantity == "gain" and not section.alone:
+            text = "there is no run on one node to compare with, want full_run.alone: true"
+            yield ("full_run", "require", index, "gain"), text
 
 
-def kill_rank(section: FullRunSection, nodes: int, ranks_per_node: int) -> Iterator[Fault]:
+def failures_hit(section: FullRunSection, nodes: int, ranks_per_node: int) -> Iterator[Fault]:
+    """What is to fail must be there."""
     world = nodes * ranks_per_node
-    if section.failure and section.failure.kill_rank >= world:
-        product = f"{nodes} node(s) x {ranks_per_node} rank(s)"
-        text = f"got {section.failure.kill_rank}, want a rank below {world} = {product}"
-        yield ("full_run", "failure", "kill_rank"), text
+    for index, failure in enumerate(section.failure or []):
+        where = ("full_run", "failure", index)
+        if failure.kind == "kill_node":
+            if failure.target >= nodes:
+                yield (*where, "kill_node"), f"got {failure.target}, want a node below {nodes}"
+            if failure.go_on == "fewer" and nodes == 1:
+                yield (*where, "go_on"), "got fewer, want same or spare: there is one node only"
+        elif failure.target >= world:
+            product = f"{nodes} node(s) x {ranks_per_node} rank(s)"
+            yield (*where, failure.kind), f"got {failure.target}, want a rank below {world} = {product}"
 
 
 def layout_degrees(layouts: Layouts, workload: WorkloadSection) -> Iterator[Fault]:

@@ -16,6 +16,7 @@ from pytest_clusterqual.read.messages import shown
 _SHARES = {
     "headroom",
     "goodput",
+    "ettr",
     "data_stall",
     "wait",
     "placement",
@@ -153,12 +154,20 @@ class ScalingDemand(Demand):
 
 class FullRunDemand(Demand):
     criterion = "full_run"
+    gain: FullRunBound = None
     goodput: FullRunBound = None
     throughput: FullRunBound = None
+    ettr: FullRunBound = None
     checkpoint_blocking: FullRunBound = None
     checkpoint_completion: FullRunBound = None
+    checkpoint_inflation: FullRunBound = None
+    checkpoint_rate: FullRunBound = None
+    checkpoint_memory: FullRunBound = None
     checkpoint_load: FullRunBound = None
     detection: FullRunBound = None
     restart: FullRunBound = None
+    rendezvous: FullRunBound = None
     recovery: FullRunBound = None
+    steps_lost: FullRunBound = None
     data_stall: FullRunBound = None
+    drift: FullRunBound = None

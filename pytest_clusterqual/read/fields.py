@@ -102,6 +102,11 @@ def _host_list(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
+def one_or_more(value: object) -> object:
+    """A list where one entry may also stand by itself."""
+    return [value] if isinstance(value, dict) else value
+
+
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -18,7 +18,7 @@ _NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
 _START = msgspec.json.Decoder(ProbeStart)
 
 
-class Line(msgspec.Struct, kw_only=True, gc=False):
+class FastLine(msgspec.Struct, kw_only=True, gc=False):
     """A `ProbeLine`. There are hundreds of millions in a day of many ranks; a dataclass takes eight times as long."""
 
     what: ProbeWhat
@@ -32,9 +32,12 @@ class Line(msgspec.Struct, kw_only=True, gc=False):
     error: str = ""
     nested: bool = False
     background: bool = False
+    value: float | None = None
+    host_peak: int | None = None
+    device_peak: int | None = None
 
 
-_LINE = msgspec.json.Decoder(Line)
+_LINE = msgspec.json.Decoder(FastLine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +80,7 @@ def probe_files(folder: Path, tell: Callable[[str], None]) -> dict[int, tuple[Pr
     return found
 
 
-def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[Line]:
+def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[FastLine]:
     """All lines after the first, as they come from the disk. `tell` hears of a last one that a kill cut short.
 
     Raises:

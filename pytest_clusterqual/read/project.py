@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import (
     DecisionPlan,
     FabricPlan,
@@ -222,14 +223,25 @@ def _full_run(reading: Reading, name: str, beside: Path) -> FullRunPlan | None:
     section = reading.full_run
     if section is None:
         return None
-    failure, folder = section.failure, section.checkpoint.folder
     return FullRunPlan(
         layouts=_chosen(section),
         steps=section.steps,
-        checkpoint_every=section.checkpoint.every,
-        checkpoint_mode=section.checkpoint.mode,
-        checkpoint_folder=os.path.abspath(beside / folder) if folder else None,
-        kill_rank=failure.kill_rank if failure else None,
-        kill_step=failure.at_step if failure else 0,
+        minutes=section.minutes * 60 if section.minutes else None,
+        checkpoints=tuple(
+            Checkpoints(
+                every=entry.every,
+                mode=entry.mode,
+                folder=os.path.abspath(beside / entry.folder) if entry.folder else None,
+            )
+            for entry in section.checkpoint
+        ),
+        failures=tuple(
+            Failure(kind=entry.kind, step=entry.at_step, target=entry.target, go_on=entry.go_on)
+            for entry in section.failure or ()
+        ),
+        hang_timeout=section.hang_timeout,
+        time_between_failures=section.time_between_failures,
+        alone=section.alone,
+        apart=section.apart,
         require=_requirements(reading, "full_run", name),
     )

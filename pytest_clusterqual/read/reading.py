@@ -61,7 +61,21 @@ class Reading:
         self._check_together(folder, nodes, nproc_per_node)
 
     def report(self, faults: Iterable[Fault]) -> None:
-        self.problems += [Problem(line=self.document.line(where), where=where, text=text) for where, text in faults]
+        written = ((self._as_written(where), text) for where, text in faults)
+        self.problems += [Problem(line=self.document.line(where), where=where, text=text) for where, text in written]
+
+    def _as_written(self, where: Where) -> Where:
+        """Without the position 0 of what stands by itself where a list could stand."""
+        kept: Where = ()
+        value: Any = self.document.value
+        for step in where:
+            if step == 0 and isinstance(value, dict):
+                continue
+            kept = (*kept, step)
+            inside = isinstance(value, dict) and step in value
+            inside = inside or (isinstance(value, list) and isinstance(step, int) and step < len(value))
+            value = value[step] if inside else None
+        return kept
 
     def _read_sections(self, data: dict[str, Any]) -> None:
         self.head = self.validate(Head, {key: data[key] for key in ("version", "project") if key in data}, ())
@@ -153,4 +167,4 @@ class Reading:
             rates = self.demands.get("fabric", [])
             self.report(fabric_levels.within_reach(self.fabric, rates, self.layouts, nodes=nodes, ranks_per_node=ranks))
         if self.full_run and nodes:
-            self.report(checks.kill_rank(self.full_run, nodes, ranks))
+            self.report(checks.failures_hit(self.full_run, nodes, ranks))

@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
+from pytest_clusterqual.model.full_run import FAILURES, CheckpointMode, FailureKind, GoOn
 from pytest_clusterqual.model.project import GROUPS, Collective, Engine, GroupKind, LauncherKind
 from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
@@ -35,6 +36,7 @@ from pytest_clusterqual.read.fields import (
     Section,
     Size,
     Word,
+    one_or_more,
 )
 from pytest_clusterqual.read.messages import shown
 
@@ -269,23 +271,60 @@ class ScalingSection(TrainingSection):
 
 class CheckpointSection(Section):
     every: Positive = 10
-    mode: Literal["sync", "async"] = "async"
+    mode: CheckpointMode = "async"
     folder: Name | None = None
 
 
 class FailureSection(Section):
-    kill_rank: Natural
+    kill_rank: Natural | None = None
+    hang_rank: Natural | None = None
+    raise_rank: Natural | None = None
+    fail_save: Natural | None = None
+    kill_node: Natural | None = None
+    sigterm: Literal[True] | None = None
     at_step: Positive
+    go_on: GoOn = "same"
+
+    @property
+    def kind(self) -> FailureKind:
+        return next(kind for kind in FAILURES if getattr(self, kind) is not None)
+
+    @property
+    def target(self) -> int:
+        return 0 if self.sigterm else int(getattr(self, self.kind))
+
+    def faults(self) -> Iterator[Fault]:
+        given = [kind for kind in FAILURES if getattr(self, kind) is not None]
+        if len(given) != 1:
+            what = f"got {' and '.join(given)}" if given else "nothing is to fail"
+            yield (*given[1:2],), f"{what}, want one of {', '.join(FAILURES)}"
+        elif self.go_on != "same" and self.kind != "kill_node":
+            yield ("go_on",), f"got {shown(self.go_on)}, want same: only a node that is lost can be replaced"
 
 
 class FullRunSection(TrainingSection):
     demand = FullRunDemand
     steps: Positive | None = None
-    checkpoint: CheckpointSection = CheckpointSection()
-    failure: FailureSection | None = None
+    minutes: Number | None = None
+    checkpoint: Annotated[list[CheckpointSection], BeforeValidator(one_or_more), Field(min_length=1)] = Field(
+        default_factory=lambda: [CheckpointSection()]
+    )
+    failure: Annotated[list[FailureSection] | None, BeforeValidator(one_or_more)] = None
+    hang_timeout: Seconds = 30.0
+    time_between_failures: Seconds | None = None
+    alone: bool = True
+    apart: bool = True
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if self.failure and self.failure.at_step <= self.checkpoint.every:
-            wanted = f"a step after the first checkpoint at {self.checkpoint.every}, so that there is one to resume"
-            yield ("failure", "at_step"), f"got {self.failure.at_step}, want {wanted}"
+        if self.steps and self.minutes:
+            yield ("minutes",), f"got {self.minutes:g} beside steps {self.steps}, want one of them"
+        first = self.checkpoint[0].every
+        for index, failure in enumerate(self.failure or []):
+            if failure.at_step <= first:
+                wanted = f"a step after the first checkpoint at {first}, so that there is one to resume"
+                yield ("failure", index, "at_step"), f"got {failure.at_step}, want {wanted}"
+        for key, entries in (("checkpoint", self.checkpoint), ("failure", self.failure or [])):
+            for index, entry in enumerate(entries):
+                if entry in entries[:index]:
+                    yield (key, index), "the same again, want each once"

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.probe import ProbeLedger, ProbeRank
+from pytest_clusterqual.model.probe import ProbeLedger, RankLedger
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.terminal import printed
 
@@ -36,7 +36,7 @@ def probe_report(ledger: ProbeLedger, *, width: int, color: bool = False) -> str
     return printed([table, "", lines], width, color)
 
 
-def _rows(ledger: ProbeLedger, longest: ProbeRank) -> Iterator[tuple[str, ...]]:
+def _rows(ledger: ProbeLedger, longest: RankLedger) -> Iterator[tuple[str, ...]]:
     states = dict.fromkeys(state for rank in (longest, *ledger.ranks) for state in rank.seconds if state != "residual")
     for state in (*states, "residual"):
         seconds = {rank.rank: rank.seconds.get(state, 0.0) for rank in ledger.ranks}
@@ -45,7 +45,7 @@ def _rows(ledger: ProbeLedger, longest: ProbeRank) -> Iterator[tuple[str, ...]]:
     yield _row("wall clock", {rank.rank: rank.wall for rank in ledger.ranks}, longest)
 
 
-def _row(name: str, seconds: dict[int, float], longest: ProbeRank) -> tuple[str, ...]:
+def _row(name: str, seconds: dict[int, float], longest: RankLedger) -> tuple[str, ...]:
     own, most = seconds[longest.rank], max(seconds, key=seconds.__getitem__)
     return (
         name, _seconds(own), units.show_share(own / longest.wall) if longest.wall else "-",
@@ -88,7 +88,7 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
         yield "warning", sentence
 
 
-def _end(rank: ProbeRank, attempt: int) -> str:
+def _end(rank: RankLedger, attempt: int) -> str:
     return rank.ends[attempt] or ("killed" if attempt + 1 < len(rank.ends) else "no end")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe_made import Process, Run, Tick
 
-from pytest_clusterqual.model.probe import ProbeRank
+from pytest_clusterqual.model.probe import RankLedger
 
 STATES = {"data": "data", "save": "checkpoint", "load": "load", "compile": "steps", "step": "steps"}
 AGAIN = {"init": "restart", "load": "reload"}
@@ -138,7 +138,7 @@ def test_random_spans_and_failures_are_accounted_as_they_were(lives: list[Life])
 @settings(max_examples=40, deadline=None)
 @given(lives=st.lists(LIVES, min_size=1, max_size=3), shift=st.integers(0, 10**7))
 def test_when_the_clock_began_does_not_matter(lives: list[Life], shift: int) -> None:
-    found: list[ProbeRank] = []
+    found: list[RankLedger] = []
     for now in (1000.0, 1000.0 + shift):
         with tempfile.TemporaryDirectory() as folder:
             (rank,) = played(Path(folder), lives, now=now).ledger().ranks

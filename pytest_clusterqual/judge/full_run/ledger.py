@@ -1,340 +1,143 @@
-"""The ledger of a full run: every second of every rank in one category, and the events in between."""
+"""The ledger of a full run: every second of every rank in one state, and the events in between."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.full_run.events import Events, events
+from pytest_clusterqual.judge.full_run.life import DoneStep, Outage
+from pytest_clusterqual.judge.full_run.outages import outages, same_clock
+from pytest_clusterqual.judge.full_run.rank_account import RESIDUAL_SECONDS, RESIDUAL_SHARE, RankAccount
 from pytest_clusterqual.judge.judgement import check_ranks
-from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.measurement import FullRunMeasurement, Mark, RankRun, Span
+from pytest_clusterqual.judge.statistics import median
+from pytest_clusterqual.judge.step.apart import Apart
+from pytest_clusterqual.model.full_run import FullRun, RankRun
+from pytest_clusterqual.model.probe import RankLedger
 
-CATEGORIES = (
-    "init",
-    "load",
-    "data",
-    "kept",
-    "lost",
-    "checkpoint",
-    "finish",
-    "detection",
-    "restart",
-    "teardown",
-    "residual",
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankLedger:
-    """Seconds of one rank by category. They add up to `wall`; the residual may be negative."""
-
-    rank: int
-    wall: float
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Save:
-    """One checkpoint: how long it kept the worst rank from training, and how long until all had completed it.
-
-    `completion` is None for a save that a failure interrupted.
-    """
-
-    attempt: int
-    step: int
-    blocking: float
-    completion: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Events:
-    """Seconds of what happens once in a run; None where it did not happen.
-
-    `detection` ends with the first survivor's error (without one: the first new process),
-    `restart` runs from there to the last new process, `recovery` from the kill until the slowest
-    rank has ended a step that the killed rank had not.
-    """
-
-    detection: float | None = None
-    restart: float | None = None
-    recovery: float | None = None
-    load: float | None = None
-    steps_lost: int = 0
-    saves: tuple[Save, ...] = ()
+COMPUTING = ("kept", "exposed transfer", "wait", "bubble")  # the parts of steps that count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """`wall` is the launch from the first agent's start to the last one's end, in seconds.
-
-    Categories of a rank: init (launch until the model is built), load, data, kept (steps that
-    count), lost (steps done again), checkpoint, finish, detection, restart, teardown, and the
-    residual that none of them explains.
+    """`wall` is from the first agent's start to the last one's end, in seconds; `steps` are those that count, in order,
+    each as long as on its slowest rank, without what warming up added.
     """
 
     wall: float
     ranks: tuple[RankLedger, ...]
+    steps: tuple[float, ...]
     events: Events
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Outage:
-    """One rank's view of the failure, in its own clock: struck, known, and its new process begun."""
-
-    struck: float
-    known: float
-    begun: float
+    @property
+    def lost(self) -> int:
+        """Steps that were done again."""
+        return max(rank.lost for rank in self.ranks)
 
 
-def account(m: FullRunMeasurement) -> Ledger:
-    """Sort every second of every rank into one category, and time the events.
-
-    Clocks of different hosts are never subtracted: there, what one rank saw by itself counts.
+def account(run: FullRun, apart: Apart | None = None) -> Ledger:
+    """Sort every second of every rank into one state, and time the events; `apart` divides the steps that count.
 
     Raises:
-        MeasurementError: what is missing or contradicts itself, by rank.
+        MeasurementError: names what is missing or contradicts itself, by rank; or a rank of whose time too much is in
+            no state, which says that the measurement is wrong.
     """
-    _check(m)
-    outages = _outages(m)
+    _check(run)
+    ended = outages(run)
+    ranks = []
+    longest: dict[int, float] = {}
+    for rank in run.ranks:
+        ledger, kept = _account(rank, ended)
+        for step in kept:
+            longest[step.number] = max(longest.get(step.number, 0.0), step.seconds)
+        ranks.append(_divided(ledger, rank, apart))
+    for ledger in ranks:
+        _check_residual(ledger)
     return Ledger(
-        wall=_wall(m),
-        ranks=tuple(_rank_ledger(run, outages.get(run.rank)) for run in m.ranks),
-        events=Events(
-            detection=_detection(m, outages),
-            restart=_restart(m, outages),
-            recovery=_recovery(m),
-            load=_load_seconds(m),
-            steps_lost=max(map(_lost_steps, m.ranks)),
-            saves=_saves(m),
-        ),
+        wall=_wall(run, ranks),
+        ranks=tuple(ranks),
+        steps=tuple(longest[step] for step in sorted(longest)),
+        events=events(run),
     )
 
 
-def _check(m: FullRunMeasurement) -> None:
-    check_ranks(m.conditions, [run.rank for run in m.ranks], "full run")
-    if m.steps < 1 or m.tokens_per_step < 1:
-        raise MeasurementError(f"full run: got {m.steps} steps of {m.tokens_per_step} tokens, want at least one each")
-    for run in m.ranks:
-        _check_rank(run, m)
-    if m.kill_step:
-        killed = [mark for run in m.ranks for mark in run.marks if mark.kind == "killed"]
-        if len(killed) != 1:
-            raise MeasurementError(
-                f"full run: one kill at step {m.kill_step} was planned, there are {len(killed)} killed marks"
-            )
+def _account(rank: RankRun, ended: dict[int, tuple[int, Outage]]) -> tuple[RankLedger, list[DoneStep]]:
+    account = RankAccount(rank.rank)
+    by_failure = ended.get(rank.rank)
+    for number, process in enumerate(rank.processes):
+        # The first process was waited for since the first agent's start, the last one's launch goes on after it.
+        start = replace(process.start, began=rank.began) if number == 0 else process.start
+        account.add(
+            start,
+            process.lines,
+            outage=by_failure[1] if by_failure and by_failure[0] == number else None,
+            until=rank.ended if number == len(rank.processes) - 1 else None,
+        )
+    return account.close(), account.kept
 
 
-def _check_rank(run: RankRun, m: FullRunMeasurement) -> None:
-    where = f"full run: rank {run.rank}"
-    times = [run.began, run.ended, *(t for s in run.spans for t in (s.start, s.end)), *(mark.at for mark in run.marks)]
+def _divided(ledger: RankLedger, rank: RankRun, apart: Apart | None) -> RankLedger:
+    """With the parts of the steps that count, as the step has them that was taken apart on the same ranks."""
+    kept = ledger.seconds["kept"]
+    bubble = min(max(rank.bubble, 0.0), 1.0) * kept
+    transfer = wait = 0.0
+    if apart is not None and rank.rank in apart.own:
+        step, held = median(apart.step), median(apart.held)
+        wait = min(max(held - apart.own[rank.rank], 0.0) / step * kept, kept - bubble)
+        transfer = min(max((step - held) / step * kept - bubble, 0.0), kept - bubble - wait)
+    parts = {"exposed transfer": transfer, "wait": wait, "bubble": bubble}
+    return replace(ledger, seconds={**ledger.seconds, **parts, "kept": kept - sum(parts.values())})
+
+
+def _check_residual(ledger: RankLedger) -> None:
+    residual = ledger.seconds["residual"]
+    if abs(residual) > max(RESIDUAL_SHARE * ledger.wall, RESIDUAL_SECONDS):
+        raise MeasurementError(
+            f"full run: {residual:.3g} s of the {ledger.wall:.4g} s of rank {ledger.rank} are in no state, more than "
+            f"{RESIDUAL_SHARE:.1%} and {RESIDUAL_SECONDS:g} s: what was measured is not the whole run"
+        )
+
+
+def _wall(run: FullRun, ranks: Sequence[RankLedger]) -> float:
+    if same_clock(run):
+        return max(rank.ended for rank in run.ranks) - min(rank.began for rank in run.ranks)
+    return max(rank.wall for rank in ranks)
+
+
+def _check(run: FullRun) -> None:
+    check_ranks(run.conditions, [rank.rank for rank in run.ranks], "full run")
+    if run.steps < 1 or run.tokens_per_step < 1:
+        raise MeasurementError(
+            f"full run: got {run.steps} steps of {run.tokens_per_step} tokens, want at least one each"
+        )
+    last = max(len(rank.processes) for rank in run.ranks)
+    for rank in run.ranks:
+        _check_rank(rank, run, gone=len(rank.processes) < last)
+
+
+def _check_rank(rank: RankRun, run: FullRun, *, gone: bool) -> None:
+    """`gone`: it did not come back after the failure."""
+    where = f"full run: rank {rank.rank}"
+    if not rank.processes:
+        raise MeasurementError(f"{where} wrote nothing")
+    times = [rank.began, rank.ended]
+    times += [time for process in rank.processes for line in process.lines for time in (line.at, line.seconds)]
     if not all(map(math.isfinite, times)):
         raise MeasurementError(f"{where} has a time that is not finite")
-    if run.ended <= run.began:
-        raise MeasurementError(f"{where} ended {run.began - run.ended:.3g} s before it began")
-    if not any(mark.kind == "done" for mark in run.marks):
+    if gone and run.failure is not None and run.failure.go_on == "fewer":
+        return
+    lines = [line for process in rank.processes for line in process.lines]
+    if not any(line.what == "done" for line in lines):
         raise MeasurementError(f"{where} has no done mark: it did not finish its work")
-    done = {span.step for span in run.spans if span.kind == "step"}
-    if undone := sorted(set(range(1, m.steps + 1)) - done):
-        raise MeasurementError(f"{where} did not do step {undone[0]} ({len(undone)} of {m.steps} steps are missing)")
-    if not any(span.end > span.start for span in run.spans if span.kind == "step"):
+    done = {line.step for line in lines if line.what == "step" and not line.error}
+    if undone := sorted(set(range(1, run.steps + 1)) - done):
+        raise MeasurementError(f"{where} did not do step {undone[0]} ({len(undone)} of {run.steps} steps are missing)")
+    if not any(line.seconds > 0 for line in lines if line.what == "step"):
         raise MeasurementError(f"{where} did its steps in no time")
-    for step in range(1, m.steps + 1):
-        loss = run.losses.get(str(step))
+    losses = {line.step: line.value for line in lines if line.what == "loss"}
+    for step in range(1, run.steps + 1):
+        loss = losses.get(step)
         if loss is None or not math.isfinite(loss):
-            raise MeasurementError(f"{where}: the loss of step {step} is {'missing' if loss is None else loss}")
-    ordered = sorted(run.spans, key=lambda span: (span.start, span.end))
-    for span in ordered:
-        if span.end < span.start:
-            raise MeasurementError(f"{where}: {_span_name(span)} ends before it starts")
-    for before, after in itertools.pairwise(ordered):
-        if after.start < before.end:
-            raise MeasurementError(
-                f"{where}: {_span_name(before)} and {_span_name(after)} overlap by {before.end - after.start:.3g} s"
-            )
-
-
-def _span_name(span: Span) -> str:
-    return f"{span.kind}{f' of step {span.step}' if span.step else ''} in attempt {span.attempt}"
-
-
-def _same_clock(conditions: Conditions) -> bool:
-    return conditions.simulated or len(set(conditions.hosts)) == 1
-
-
-def _wall(m: FullRunMeasurement) -> float:
-    if _same_clock(m.conditions):
-        return max(run.ended for run in m.ranks) - min(run.began for run in m.ranks)
-    return max(run.ended - run.began for run in m.ranks)
-
-
-def killed_mark(m: FullRunMeasurement) -> tuple[RankRun, Mark]:
-    """The rank that was killed on purpose, and when."""
-    return next((run, mark) for run in m.ranks for mark in run.marks if mark.kind == "killed")
-
-
-def _first(run: RankRun, kind: str, attempts: range) -> float | None:
-    return min((mark.at for mark in run.marks if mark.kind == kind and mark.attempt in attempts), default=None)
-
-
-def _outages(m: FullRunMeasurement) -> dict[int, _Outage]:
-    if not m.kill_step:
-        return {}
-    victim, killed = killed_mark(m)
-    attempt, later = range(killed.attempt, killed.attempt + 1), range(killed.attempt + 1, 2**31)
-    begun: dict[int, float] = {}
-    for run in m.ranks:
-        start = _first(run, "started", later)
-        if start is None:
-            raise MeasurementError(f"full run: rank {run.rank} has no started mark after the kill")
-        begun[run.rank] = start
-    failed = {run.rank: at for run in m.ranks if (at := _first(run, "failed", attempt)) is not None}
-    if _same_clock(m.conditions):
-        known = min(failed.values(), default=min(begun.values()))
-        # One rank may be back before another has noticed anything: then nothing is left of its detection.
-        outages = {
-            rank: _Outage(struck=killed.at, known=min(known, start), begun=start) for rank, start in begun.items()
-        }
-    else:
-        outages = {
-            run.rank: _seen_alone(run, m.kill_step, attempt, failed.get(run.rank), begun[run.rank]) for run in m.ranks
-        }
-        outages[victim.rank] = _Outage(
-            struck=killed.at, known=killed.at if failed else begun[victim.rank], begun=begun[victim.rank]
-        )
-    for rank, outage in outages.items():
-        if not outage.struck <= outage.known <= outage.begun:
-            raise MeasurementError(
-                f"full run: rank {rank}: kill, detection and new process are out of order, at 0 s, "
-                f"{outage.known - outage.struck:.3g} s and {outage.begun - outage.struck:.3g} s"
-            )
-    return outages
-
-
-def _seen_alone(run: RankRun, kill_step: int, attempt: range, failed: float | None, begun: float) -> _Outage:
-    """A survivor whose clock is not the victim's: the failure struck at some time after its last whole span."""
-    whole = [s.end for s in run.spans if s.attempt in attempt and not (s.kind == "step" and s.step >= kill_step)]
-    known = begun if failed is None else failed
-    return _Outage(struck=max((end for end in whole if end <= known), default=known), known=known, begun=begun)
-
-
-def _detection(m: FullRunMeasurement, outages: dict[int, _Outage]) -> float | None:
-    if not outages:
-        return None
-    victim = killed_mark(m)[0].rank
-    seen = {rank: o.known - o.struck for rank, o in outages.items()}
-    if _same_clock(m.conditions) or len(seen) == 1:
-        return max(seen.values())
-    return min(seconds for rank, seconds in seen.items() if rank != victim)
-
-
-def _restart(m: FullRunMeasurement, outages: dict[int, _Outage]) -> float | None:
-    if not outages:
-        return None
-    victim = killed_mark(m)[0].rank
-    by_rank = {rank: o.begun - o.known for rank, o in outages.items()}
-    if not _same_clock(m.conditions) and len(by_rank) > 1:
-        del by_rank[victim]  # it cannot know when the others noticed
-    return max(by_rank.values())
-
-
-def _recovery(m: FullRunMeasurement) -> float | None:
-    if not m.kill_step:
-        return None
-    victim, killed = killed_mark(m)
-    ends = []
-    for run in m.ranks if _same_clock(m.conditions) else (victim,):
-        past = [s.end for s in run.spans if s.kind == "step" and s.attempt > killed.attempt and s.step >= m.kill_step]
-        if not past:
-            raise MeasurementError(f"full run: rank {run.rank} did no step from {m.kill_step} on after the kill")
-        ends.append(min(past))
-    return max(ends) - killed.at
-
-
-def _load_seconds(m: FullRunMeasurement) -> float | None:
-    """Reading a checkpoint on the slowest rank; an attempt that found none to go on from does not count."""
-    loads: list[float] = []
-    for run in m.ranks:
-        found = {mark.attempt for mark in run.marks if mark.kind == "resumed" and mark.step > 0}
-        loads += [sum(s.end - s.start for s in run.spans if s.kind == "load" and s.attempt in found)] if found else []
-    return max(loads, default=None)
-
-
-def _saves(m: FullRunMeasurement) -> tuple[Save, ...]:
-    keys = sorted({(s.attempt, s.step) for run in m.ranks for s in run.spans if s.kind == "checkpoint"})
-    last = max(mark.attempt for run in m.ranks for mark in run.marks)
-    saves = []
-    for attempt, step in keys:
-        spans = {
-            run.rank: own
-            for run in m.ranks
-            if (own := [s for s in run.spans if s.kind == "checkpoint" and (s.attempt, s.step) == (attempt, step)])
-        }
-        completions = _completions(m, spans, attempt, step)
-        missing = sorted(set(spans) - set(completions))
-        if missing and attempt == last:
-            raise MeasurementError(
-                f"full run: the checkpoint of step {step} never became complete: rank {missing[0]} has no saved mark"
-            )
-        blocking = max(sum(s.end - s.start for s in own) for own in spans.values())
-        completion = None if missing else max(completions.values())
-        saves.append(Save(attempt=attempt, step=step, blocking=blocking, completion=completion))
-    return tuple(saves)
-
-
-def _completions(m: FullRunMeasurement, spans: dict[int, list[Span]], attempt: int, step: int) -> dict[int, float]:
-    """Seconds of one save by rank, for the ranks that completed it."""
-    return {
-        run.rank: mark.at - min(s.start for s in spans[run.rank])
-        for run in m.ranks
-        for mark in run.marks
-        if mark.kind == "saved" and (mark.attempt, mark.step) == (attempt, step) and run.rank in spans
-    }
-
-
-def last_attempts(run: RankRun) -> dict[int, int]:
-    """step -> the last attempt that did it: the one that counts."""
-    last: dict[int, int] = {}
-    for span in run.spans:
-        if span.kind == "step":
-            last[span.step] = max(span.attempt, last.get(span.step, span.attempt))
-    return last
-
-
-def category(span: Span, last: dict[int, int]) -> str:
-    """The category of a span, given `last_attempts` of its rank."""
-    if span.kind != "step":
-        return span.kind
-    return "kept" if span.attempt == last[span.step] else "lost"
-
-
-def _lost_steps(run: RankRun) -> int:
-    last = last_attempts(run)
-    return len({span.step for span in run.spans if category(span, last) == "lost"})
-
-
-def _rank_ledger(run: RankRun, outage: _Outage | None) -> RankLedger:
-    seconds = dict.fromkeys(CATEGORIES, 0.0)
-    last = last_attempts(run)
-    for span in run.spans:
-        seconds[category(span, last)] += span.end - span.start
-    started = _first(run, "started", range(2**31))
-    if started is not None:
-        seconds["init"] += _uncovered(run.spans, run.began, started)
-    if outage is not None:
-        seconds["detection"] += _uncovered(run.spans, outage.struck, outage.known)
-        seconds["restart"] += _uncovered(run.spans, outage.known, outage.begun)
-    # A run ends with its agent: what comes after the last rank has let go of its group is teardown, too.
-    if ends := [span.end for span in run.spans if span.kind == "teardown"]:
-        seconds["teardown"] += max(run.ended - max(ends), 0.0)
-    wall = run.ended - run.began
-    seconds["residual"] = wall - sum(seconds.values())
-    return RankLedger(rank=run.rank, wall=wall, seconds=seconds)
-
-
-def _uncovered(spans: Sequence[Span], start: float, end: float) -> float:
-    """Seconds between two moments that no span accounts for; spans do not overlap each other."""
-    covered = sum(max(min(span.end, end) - max(span.start, start), 0.0) for span in spans)
-    return max(end - start, 0.0) - covered if end > start else 0.0
+            raise MeasurementError(f"{where}: the loss of step {step} is missing or no number")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run.probe_life import DoneStep
-from pytest_clusterqual.judge.full_run.probe_rank import RankAccount
+from pytest_clusterqual.judge.full_run.life import DoneStep
+from pytest_clusterqual.judge.full_run.rank_account import RankAccount
 from pytest_clusterqual.judge.statistics import median, median_interval
-from pytest_clusterqual.model.probe import ProbeLedger, ProbeLine, ProbeRank, ProbeSaves, ProbeStart
+from pytest_clusterqual.model.probe import ProbeLedger, ProbeLine, ProbeSaves, ProbeStart, RankLedger
 from pytest_clusterqual.model.record import Interval
 
 _BLOCKS = 32  # steps follow each other, so they are no independent samples; blocks of them come closer
@@ -40,7 +40,7 @@ class Accounts:
     """Add every rank, one after the other, then ask for the ledger."""
 
     def __init__(self) -> None:
-        self._ranks: list[ProbeRank] = []
+        self._ranks: list[RankLedger] = []
         self._steps: defaultdict[int, _Shared] = defaultdict(_Shared)
         self._saves: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._worlds: set[int] = set()

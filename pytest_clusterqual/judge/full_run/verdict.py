@@ -3,166 +3,104 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run.ledger import CATEGORIES, Ledger, account, category, killed_mark, last_attempts
+from pytest_clusterqual.judge.full_run.figures import CLOCK, Figure, figures, gain
+from pytest_clusterqual.judge.full_run.ledger import Ledger, account
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, judge_quantity, rank_name
-from pytest_clusterqual.judge.statistics import median, steady_start
-from pytest_clusterqual.model.measurement import FullRunMeasurement
+from pytest_clusterqual.judge.statistics import median
+from pytest_clusterqual.judge.step.apart import Apart, take_apart
+from pytest_clusterqual.model.full_run import FullRun, FullRunMeasurement
 from pytest_clusterqual.model.record import Interval, Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 
-__all__ = ["Ledger", "account", "judge_full_run"]
-
-CLOCK = 1e-3  # seconds: what one reading of a clock is trusted to
-POLL = 0.1  # seconds: how late the end of a background save may be noticed
+_OF_FAILURE = ("detection", "restart", "rendezvous", "recovery", "steps_lost")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Figure:
-    value: float
-    low: float
-    high: float
-    note: str = ""
-    per_rank: dict[str, float] = field(default_factory=dict)
+def judge_full_run(m: FullRunMeasurement, requirements: Iterable[Requirement]) -> tuple[Judgement, ...]:
+    """Judge what one run shows, in the units of `QUANTITIES`.
 
-
-def judge_full_run(
-    m: FullRunMeasurement, requirements: Iterable[Requirement], steady_step_time: float | None = None
-) -> tuple[Judgement, ...]:
-    """Judge what one run shows; goodput and data_stall are shares, throughput tokens/s, the rest seconds.
-
-    Goodput is the time that the steps would take at `steady_step_time` (s) as a share of the
-    wall clock; without it, at the steady step time of this run. A single run has no spread: its
-    interval is the resolution of the clocks. What is required but did not happen is an ERROR.
+    Goodput is the time that the steps would take at this run's steady step time, as a share of the wall clock. A single
+    run has no spread: its interval is the resolution of the clocks. What is required but did not happen is an ERROR.
 
     Raises:
         MeasurementError: see `account`.
     """
-    ledger = account(m)
-    steady = _steady_step_time(m) if steady_step_time is None else steady_step_time
+    apart = take_apart(m.run.conditions, m.apart, "full run") if m.apart else None
+    ledger = account(m.run, apart)
+    steady = median(ledger.steps)
     if not math.isfinite(steady) or steady <= 0:
         raise MeasurementError(f"full run: the steady step time is {steady} s, want one above 0")
-    figures = _figures(m, ledger, steady)
-    requirements = tuple(requirements)
-    judgements: list[Judgement] = []
+    found = figures(m.run, ledger)
+    if m.alone is not None:
+        found["gain"] = gain(ledger, account(m.alone))
+    judgements = _judged(m, ledger, found, tuple(requirements))
+    return (*judgements, *_states(m, ledger, apart))
+
+
+def _judged(
+    m: FullRunMeasurement, ledger: Ledger, found: dict[str, Figure], requirements: Sequence[Requirement]
+) -> Iterator[Judgement]:
+    story = _story(m.run, ledger)
     for quantity, unit in QUANTITIES["full_run"].items():
         required = applicable(requirements, "full_run", quantity, m.conditions)
-        figure = figures.get(quantity)
+        figure = found.get(quantity)
         if figure is None:
-            why = "no checkpoint was saved" if quantity.startswith("checkpoint_") else "no rank was killed in this run"
-            why = "no checkpoint was loaded" if quantity == "checkpoint_load" else why
-            judgements += [judge_missing(quantity, "", unit, why, requirement) for requirement in required]
+            why = _why_not(m, quantity)
+            yield from (judge_missing(quantity, "", unit, why, requirement) for requirement in required)
             continue
+        exact = figure.low == figure.high
         case = Case(
             quantity=quantity,
             label="",
             value=figure.value,
             unit=unit,
-            timing=True,
+            timing=not exact,
             load=m.conditions.load,
-            interval=Interval(low=figure.low, high=figure.high, kind="resolution", samples=1),
+            interval=Interval(
+                low=figure.low, high=figure.high, kind="count" if exact else "resolution", samples=0 if exact else 1
+            ),
             samples=(figure.value,),
             counted="runs",
             per_rank=figure.per_rank,
-            note="; ".join(filter(None, (figure.note, _story(m, ledger)))),
+            note="; ".join(filter(None, (figure.note, story))),
         )
-        judgements += judge_each(case, required)
-    return (*judgements, *_accounts(m, ledger))
+        yield from judge_each(case, required)
 
 
-def _accounts(m: FullRunMeasurement, ledger: Ledger) -> list[Judgement]:
-    """The steps done again, and the seconds of each category: of one rank, so that they add up to its wall clock."""
-    told = max(ledger.ranks, key=lambda r: abs(r.seconds["residual"]))
-    lost = ledger.events.steps_lost
+def _why_not(m: FullRunMeasurement, quantity: str) -> str:
+    if quantity == "gain":
+        return m.not_alone
+    if quantity == "checkpoint_load":
+        return "no checkpoint was loaded"
+    if quantity in _OF_FAILURE:
+        return "nothing failed in this run"
+    return "no checkpoint was saved" if quantity.startswith("checkpoint_") else "it cannot be known from this run"
+
+
+def _states(m: FullRunMeasurement, ledger: Ledger, apart: Apart | None) -> Iterator[Judgement]:
+    """The seconds of each state: of one rank, so that they add up to its wall clock."""
+    told = max(ledger.ranks, key=lambda rank: abs(rank.seconds["residual"]))
     note = f"seconds of {rank_name(m.conditions, told.rank)}; with all others they add up to {told.wall:.4g} s"
-    count = Interval(low=lost, high=lost, kind="count")
-    cases = [
-        Case(
-            quantity="steps_lost", label="", value=lost, unit="1", interval=count, timing=False, note=_story(m, ledger)
-        )
-    ]
-    for name in CATEGORIES:
-        value = told.seconds[name]
-        spread = Interval(low=value - CLOCK, high=value + CLOCK, kind="resolution", samples=1)
-        cases.append(
+    if apart is None:
+        note += f"; transfer and wait are in kept: {m.not_apart}"
+    for name, value in told.seconds.items():
+        yield judge_quantity(
             Case(
                 quantity="time",
                 label=name,
                 value=value,
                 unit="s",
-                interval=spread,
+                interval=Interval(low=value - CLOCK, high=value + CLOCK, kind="resolution", samples=1),
                 timing=True,
                 note=note,
-                per_rank={str(r.rank): r.seconds[name] for r in ledger.ranks},
+                per_rank={str(rank.rank): rank.seconds[name] for rank in ledger.ranks if name in rank.seconds},
             )
         )
-    return [judge_quantity(case) for case in cases]
 
 
-def _figures(m: FullRunMeasurement, ledger: Ledger, steady: float) -> dict[str, _Figure]:
-    wall, events, tokens = ledger.wall, ledger.events, m.steps * m.tokens_per_step
-    shortest = max(wall - CLOCK, CLOCK)
-    figures = {
-        "goodput": _Figure(
-            value=m.steps * steady / wall,
-            low=m.steps * (steady - CLOCK) / (wall + CLOCK),
-            high=m.steps * (steady + CLOCK) / shortest,
-            note=f"{m.steps} x {steady:.4g} s of {wall:.4g} s",
-            per_rank={str(r.rank): m.steps * steady / r.wall for r in ledger.ranks},
-        ),
-        "throughput": _Figure(value=tokens / wall, low=tokens / (wall + CLOCK), high=tokens / shortest),
-        "data_stall": _data_stall(m, ledger),
-    }
-    seconds = {"detection": events.detection, "restart": events.restart, "recovery": events.recovery}
-    for quantity, value in {**seconds, "checkpoint_load": events.load}.items():
-        if value is not None:
-            figures[quantity] = _seconds(value, CLOCK)
-    if events.saves:
-        worst = max(events.saves, key=lambda save: save.blocking)
-        note = f"worst of {len(events.saves)}, step {worst.step}"
-        figures["checkpoint_blocking"] = _seconds(worst.blocking, CLOCK, note)
-    complete = [(save.completion, save.step) for save in events.saves if save.completion is not None]
-    if complete:
-        slowest, step = max(complete)
-        figures["checkpoint_completion"] = _seconds(slowest, POLL, f"worst of {len(complete)}, step {step}")
-    return figures
-
-
-def _seconds(value: float, resolution: float, note: str = "") -> _Figure:
-    return _Figure(value=value, low=max(value - resolution, 0.0), high=value + resolution, note=note)
-
-
-def _data_stall(m: FullRunMeasurement, ledger: Ledger) -> _Figure:
-    """The share of data and step time that the worst rank waited for data."""
-    busy = {r.rank: r.seconds["data"] + r.seconds["kept"] + r.seconds["lost"] for r in ledger.ranks}
-    shares = {r.rank: r.seconds["data"] / busy[r.rank] for r in ledger.ranks}
-    worst = max(shares, key=shares.__getitem__)
-    share, error = shares[worst], CLOCK / busy[worst]
-    return _Figure(
-        value=share,
-        low=max(share - error, 0.0),
-        high=share + error,
-        note=rank_name(m.conditions, worst),
-        per_rank={str(rank): value for rank, value in shares.items()},
-    )
-
-
-def _story(m: FullRunMeasurement, ledger: Ledger) -> str:
-    failure = f", rank {killed_mark(m)[0].rank} killed at step {m.kill_step}" if m.kill_step else ""
-    world = f"{m.conditions.nodes} x {m.conditions.nproc_per_node} ranks"
-    return f"one run of {m.steps} steps on {world}{failure}, {ledger.events.steps_lost} steps done again"
-
-
-def _steady_step_time(m: FullRunMeasurement) -> float:
-    """Median over the steps that count, each as long as on its slowest rank, warm-up cut."""
-    longest: dict[int, float] = {}
-    for run in m.ranks:
-        last = last_attempts(run)
-        for span in run.spans:
-            if category(span, last) == "kept":
-                longest[span.step] = max(longest.get(span.step, 0.0), span.end - span.start)
-    steps = [longest[step] for step in sorted(longest)]
-    return median(steps[steady_start(steps) :])
+def _story(run: FullRun, ledger: Ledger) -> str:
+    failure = f", {run.failure.told}" if run.failure else ""
+    world = f"{run.conditions.nodes} x {run.conditions.nproc_per_node} ranks"
+    return f"one run of {run.steps} steps on {world}{failure}, {ledger.lost} steps done again"

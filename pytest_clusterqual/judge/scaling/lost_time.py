@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import rank_name
-from pytest_clusterqual.judge.scaling.apart import RESOLUTION, Apart
 from pytest_clusterqual.judge.scaling.runs import Point
 from pytest_clusterqual.judge.statistics import median, ratio_interval
+from pytest_clusterqual.judge.step.apart import RESOLUTION, Apart
 from pytest_clusterqual.judge.step.ladder import expected_slowest
 from pytest_clusterqual.judge.step.waiting_causes import causes
 from pytest_clusterqual.model.record import Finding

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing
-from pytest_clusterqual.judge.scaling.apart import RESOLUTION, Apart, take_apart
 from pytest_clusterqual.judge.scaling.lost_time import findings
 from pytest_clusterqual.judge.scaling.runs import Point
 from pytest_clusterqual.judge.statistics import enclosing, median, median_interval, slowest
+from pytest_clusterqual.judge.step.apart import RESOLUTION, Apart, take_apart
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Judgement
 from pytest_clusterqual.model.requirement import Requirement
@@ -37,7 +37,7 @@ def judge_waterfall(
         MeasurementError: a rank, a round, a step or a positive time of the step taken apart is missing.
     """
     judgements = list(_data_stall(m, point, requirements, load))
-    apart = take_apart(m) if m.apart and point.nodes == m.conditions.nodes else None
+    apart = take_apart(m.conditions, m.apart, "scaling") if m.apart and point.nodes == m.conditions.nodes else None
     if apart is None:
         judgements += _not_apart(m, point, requirements)
     else:

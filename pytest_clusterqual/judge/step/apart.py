@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.judge.step.ladder import RUNGS, Ladder, expected_slowest, reduced
-from pytest_clusterqual.model.training import ScalingMeasurement
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.fabric import RankLadder
 
 # Share of a step. What a step costs beyond another is no more certain than that where both vary as they do on shared
 # cores, however often they are repeated: caches, clocks and the placing of memory differ between them.
@@ -64,14 +66,12 @@ class Apart:
         return f"{rounds}; {shown}, of which {units.show(max(-inflation, 0.0), units.SECONDS)} are hidden"
 
 
-def take_apart(m: ScalingMeasurement) -> Apart:
+def take_apart(conditions: Conditions, rounds: Sequence[Sequence[RankLadder]], what: str) -> Apart:
     """Raises MeasurementError, which names rank, round and rung, if a step or a positive time is missing."""
     import numpy as np
 
-    barriers = bool(m.apart[0] and m.apart[0][0].barrier)
-    ladder = reduced(
-        m.conditions, m.apart, "scaling, step taken apart", rungs=RUNGS if barriers else ("compute", "step")
-    )
+    barriers = bool(rounds[0] and rounds[0][0].barrier)
+    ladder = reduced(conditions, rounds, f"{what}, step taken apart", rungs=RUNGS if barriers else ("compute", "step"))
     own = np.sort(np.median(ladder.compute, axis=1), axis=1)
     alone = tuple(own[:, (own.shape[1] - 1) // 2].tolist())
     expected = (expected_slowest(ladder.compute[number : number + 1]) for number in range(ladder.count))

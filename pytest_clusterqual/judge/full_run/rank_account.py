@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run.probe_life import DoneStep, Life, Resumed
-from pytest_clusterqual.model.probe import HOOK, PROBE_STATES, ProbeLine, ProbeRank, ProbeStart
+from pytest_clusterqual.judge.full_run.life import DoneStep, Life, Outage, Resumed
+from pytest_clusterqual.model.probe import HOOK, STATES, ProbeLine, ProbeStart, RankLedger
 
 START_RESOLUTION = 0.05  # seconds: the system tells a process's start in ticks
 RESIDUAL_SHARE, RESIDUAL_SECONDS = 0.005, 1.0
@@ -43,10 +43,18 @@ class RankAccount:
         self._wall = 0.0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._background: defaultdict[str, float] = defaultdict(float)
+        self._outage: Outage | None = None  # what ended the last process, if that is known
         self._resumed: int | None = None  # where the run stands, if no step has followed yet
 
-    def add(self, start: ProbeStart, lines: Iterable[ProbeLine]) -> None:
-        """Account one process.
+    def add(
+        self,
+        start: ProbeStart,
+        lines: Iterable[ProbeLine],
+        *,
+        outage: Outage | None = None,
+        until: float | None = None,
+    ) -> None:
+        """Account one process, which ended by the `outage`, or whose launch went on `until` then, seconds of its clock.
 
         Raises:
             MeasurementError: it began while the one before it was still there.
@@ -54,9 +62,12 @@ class RankAccount:
         life = Life(start, again=bool(self._lives))
         for line in lines:
             life.add(line)
-        history = life.close()
+        if until is not None:
+            life.last = max(life.last, until)
+        history = life.close(outage)
         if self._lives:
-            self._outage(self._lives[-1], life)
+            self._between(self._lives[-1], life)
+        self._outage = outage
         if self.kept and history and isinstance(history[0], DoneStep) and history[0].number == 1:
             self._warn(NEVER_RESUMED)
         if life.background_steps:
@@ -69,21 +80,21 @@ class RankAccount:
         self._lives.append(life)
         self._replay(history)
 
-    def close(self) -> ProbeRank:
+    def close(self) -> RankLedger:
         """The whole account, after at least one process."""
         if self._resumed is not None:
             self._roll_back(self._resumed)
         self._seconds["kept"] = sum(step.seconds for step in self.kept)
-        self._seconds["lost"] = sum(step.seconds for step in self._lost)
+        self._seconds["lost"] += sum(step.seconds for step in self._lost)
         hooks = sorted(state for state in self._seconds if state.startswith(HOOK))
-        seconds = {state: self._seconds[state] for state in (*PROBE_STATES[:-2], *hooks, PROBE_STATES[-2])}
+        seconds = {state: self._seconds[state] for state in (*STATES[:-2], *hooks, STATES[-2])}
         residual = self._wall - sum(seconds.values())
         if abs(residual) > max(RESIDUAL_SHARE * self._wall, RESIDUAL_SECONDS):
             self._warn(RESIDUAL)
         if not self._lives[-1].end:
             self._warn(NO_END)
         busy = seconds["data"] + seconds["kept"] + seconds["lost"]
-        return ProbeRank(
+        return RankLedger(
             rank=self.rank,
             hosts=tuple(dict.fromkeys(life.start.host for life in self._lives)),
             wall=self._wall,
@@ -95,7 +106,7 @@ class RankAccount:
             ends=tuple(life.end for life in self._lives),
         )
 
-    def _outage(self, before: Life, after: Life) -> None:
+    def _between(self, before: Life, after: Life) -> None:
         """From the last sign of life of one process to the start of the next."""
         gap = after.start.began - before.last
         if before.start.clock != after.start.clock:
@@ -108,8 +119,18 @@ class RankAccount:
                 "rank (Probe(rank=...))"
             )
         self._wall += max(gap, 0.0)
+        if self._outage is not None:
+            self._charge_outage(self._outage, before.dead_from, before.last + max(gap, 0.0))
+            return
         # A process that was killed wrote nothing of the spans that were open.
         self._seconds["outage"] += max(gap, 0.0) + (0.0 if before.end else before.unclosed)
+
+    def _charge_outage(self, outage: Outage, dead_from: float, begun: float) -> None:
+        struck = min(max(outage.struck, dead_from), begun)
+        known = min(max(outage.known, struck), begun)
+        self._seconds["lost"] += struck - dead_from  # work in flight
+        self._seconds["detection"] += known - struck
+        self._seconds["restart"] += begun - known
 
     def _replay(self, history: Sequence[DoneStep | Resumed]) -> None:
         """Take the steps in the order they were done. One that comes again makes lost what it and later ones were.

@@ -10,8 +10,9 @@ from pytest_clusterqual.judge.statistics import median, steady_start
 from pytest_clusterqual.model.probe import HOOK, ProbeLine, ProbeStart
 
 # The first process of a rank pays for what a later one pays for again.
-_AGAIN = {"init": "restart", "load": "reload", "warm-up": "re-warm-up"}
+_AGAIN = {"init": "rendezvous", "load": "reload", "warm-up": "re-warm-up"}
 _SPANS = {"data": "data", "save": "checkpoint", "load": "load", "compile": "warm-up"}
+_MARKS = {"resumed", "loss", "saved", "extra", "fault", "done", "end"}
 _EARLY = 1000  # steps among which warm-up is looked for
 
 
@@ -31,6 +32,14 @@ class Resumed:
     """Training goes on after step `number`."""
 
     number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outage:
+    """A failure that ended a process, in seconds of its clock: when it struck, and when it was noticed."""
+
+    struck: float
+    known: float
 
 
 class Life:
@@ -54,11 +63,12 @@ class Life:
         self._loose = 0.0  # spans since then whose outer span was never written
         self._work_began = math.inf
         self._done_at = math.inf
+        self._broken: tuple[float, str, float] | None = None  # start, state and own seconds of a span that failed last
 
     def add(self, line: ProbeLine) -> None:
         """Take one more line."""
         self.last = max(self.last, line.at + line.seconds)
-        if line.what in ("resumed", "done", "end"):
+        if line.what in _MARKS:
             self._mark(line)
         elif line.background:
             self.background[_name(line)] += _own(line)
@@ -71,9 +81,20 @@ class Life:
         """Seconds from the last outermost span to the last sign of life, less the spans that are written of them."""
         return max(self.last - self._position - self._loose, 0.0)
 
-    def close(self) -> list[DoneStep | Resumed]:
-        """Charge warm-up and the end; what remains are the steps to keep or to lose, in the order they were done."""
-        if self.end:
+    @property
+    def dead_from(self) -> float:
+        """When the work began that a failure has undone: the last span that failed, or what followed the last one."""
+        return self._position if self._broken is None else self._broken[0]
+
+    def close(self, outage: Outage | None = None) -> list[DoneStep | Resumed]:
+        """Charge warm-up and the end; what remains are the steps to keep or to lose, in the order they were done.
+
+        With an `outage` the time since `dead_from` is charged by whoever knows when the next process began.
+        """
+        if outage is not None and self._broken is not None:
+            _, state, own = self._broken
+            self._charge(state, -own)
+        elif outage is None and self.end:
             self._idle(self.last, ending=True)
         early = [(at, step) for at, step in enumerate(self._history) if isinstance(step, DoneStep)][:_EARLY]
         seconds = [step.seconds for _, step in early]
@@ -90,7 +111,7 @@ class Life:
         elif line.what == "done":
             self._done_at = line.at
             self.end = "done"
-        elif not self.end or line.error:
+        elif line.what == "end" and (not self.end or line.error):
             self.end = line.error or "ended"
 
     def _span(self, line: ProbeLine) -> None:
@@ -102,12 +123,13 @@ class Life:
             self._idle(line.at)
             self._position = max(self._position, line.at + line.seconds)
             self._loose = 0.0
-        if line.what != "step":
-            self._charge(_SPANS.get(line.what) or _name(line), _own(line))
-        elif line.error:
-            self._charge("failed", _own(line))
+        state = "" if line.what == "step" and not line.error else _state(line)
+        if state:
+            self._charge(state, _own(line))
         else:
             self._history.append(self._step(line))
+        if not line.nested:
+            self._broken = (line.at, state, _own(line)) if line.error else None
         if line.what == "save":
             self.saves[line.step] += _own(line)
 
@@ -131,6 +153,10 @@ class Life:
 
     def _charge(self, state: str, seconds: float) -> None:
         self.seconds[_AGAIN.get(state, state) if self._again else state] += seconds
+
+
+def _state(line: ProbeLine) -> str:
+    return "failed" if line.what == "step" else _SPANS.get(line.what) or _name(line)
 
 
 def _name(line: ProbeLine) -> str:

@@ -1,0 +1,119 @@
+"""The figures of a full run: what each is, and to what it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pytest_clusterqual.judge.full_run.ledger import COMPUTING, Ledger
+from pytest_clusterqual.judge.judgement import rank_name
+from pytest_clusterqual.judge.statistics import median
+from pytest_clusterqual.model.full_run import FullRun
+from pytest_clusterqual.model.probe import RankLedger
+
+CLOCK = 1e-3  # seconds: what one reading of a clock is trusted to
+POLL = 0.1  # seconds: how late the end of a background save may be noticed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """A value between `low` and `high`, in the quantity's canonical unit."""
+
+    value: float
+    low: float
+    high: float
+    note: str = ""
+    per_rank: dict[str, float] = field(default_factory=dict)
+
+
+def figures(run: FullRun, ledger: Ledger) -> dict[str, Figure]:
+    """Quantity -> its figure, for all that happened in this run."""
+    return {
+        "goodput": _goodput(run, ledger),
+        "throughput": _over(run.steps * run.tokens_per_step, ledger.wall),
+        "ettr": _ettr(ledger),
+        "data_stall": _data_stall(run, ledger),
+        **dict(_of_failure(ledger)),
+        **dict(_of_saves(ledger)),
+    }
+
+
+def gain(run: Ledger, alone: Ledger) -> Figure:
+    """How many times sooner the run was done than alone on one node."""
+    note = f"{alone.wall:.4g} s on one node, {run.wall:.4g} s here, one run each"
+    return Figure(
+        value=alone.wall / run.wall,
+        low=(alone.wall - CLOCK) / (run.wall + CLOCK),
+        high=(alone.wall + CLOCK) / max(run.wall - CLOCK, CLOCK),
+        note=note,
+    )
+
+
+def _goodput(run: FullRun, ledger: Ledger) -> Figure:
+    steady, wall = median(ledger.steps), ledger.wall
+    return Figure(
+        value=run.steps * steady / wall,
+        low=run.steps * (steady - CLOCK) / (wall + CLOCK),
+        high=run.steps * (steady + CLOCK) / max(wall - CLOCK, CLOCK),
+        note=f"{run.steps} x {steady:.4g} s of {wall:.4g} s",
+        per_rank={str(rank.rank): rank.kept * steady / rank.wall for rank in ledger.ranks},
+    )
+
+
+def _over(work: float, wall: float) -> Figure:
+    return Figure(value=work / wall, low=work / (wall + CLOCK), high=work / max(wall - CLOCK, CLOCK))
+
+
+def _ettr(ledger: Ledger) -> Figure:
+    """The share of the wall clock that went into steps that count, on the rank with the least."""
+    shares = {rank.rank: _computing(rank) / rank.wall for rank in ledger.ranks}
+    worst = min(ledger.ranks, key=lambda rank: shares[rank.rank])
+    share, error = shares[worst.rank], CLOCK / worst.wall
+    per_rank = {str(rank): value for rank, value in shares.items()}
+    return Figure(value=share, low=max(share - error, 0.0), high=share + error, per_rank=per_rank)
+
+
+def _computing(rank: RankLedger) -> float:
+    return sum(rank.seconds[state] for state in COMPUTING)
+
+
+def _data_stall(run: FullRun, ledger: Ledger) -> Figure:
+    """The share of data and step time that the worst rank waited for data."""
+    busy = {r.rank: r.seconds["data"] + _computing(r) + r.seconds["lost"] for r in ledger.ranks}
+    shares = {r.rank: r.seconds["data"] / busy[r.rank] for r in ledger.ranks}
+    worst = max(shares, key=shares.__getitem__)
+    share, error = shares[worst], CLOCK / busy[worst]
+    return Figure(
+        value=share,
+        low=max(share - error, 0.0),
+        high=share + error,
+        note=rank_name(run.conditions, worst),
+        per_rank={str(rank): value for rank, value in shares.items()},
+    )
+
+
+def _of_failure(ledger: Ledger) -> Iterator[tuple[str, Figure]]:
+    events = ledger.events
+    seconds = {
+        "detection": events.detection, "restart": events.restart, "rendezvous": events.rendezvous,
+        "checkpoint_load": events.load, "recovery": events.recovery,
+    }  # fmt: skip
+    yield from ((quantity, _seconds(value)) for quantity, value in seconds.items() if value is not None)
+    if events.restart is not None:
+        yield "steps_lost", Figure(value=ledger.lost, low=ledger.lost, high=ledger.lost)
+
+
+def _of_saves(ledger: Ledger) -> Iterator[tuple[str, Figure]]:
+    saves = ledger.events.saves
+    if not saves:
+        return
+    worst = max(saves, key=lambda save: save.blocking)
+    yield "checkpoint_blocking", _seconds(worst.blocking, note=f"worst of {len(saves)}, step {worst.step}")
+    complete = [(save.completion, save.step) for save in saves if save.completion is not None]
+    if complete:
+        slowest, step = max(complete)
+        yield "checkpoint_completion", _seconds(slowest, POLL, f"worst of {len(complete)}, step {step}")
+
+
+def _seconds(value: float, resolution: float = CLOCK, note: str = "") -> Figure:
+    return Figure(value=value, low=max(value - resolution, 0.0), high=value + resolution, note=note)
