@@ -82,38 +82,14 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def fidelity(*, steps: bool = True) -> None:
-    """The product's figures against bare loops of the same thing, in turn inside one job on the same ranks."""
+def fidelity() -> None:
+    """The product's busbw against a bare loop, in turn inside one job on the same ranks; steps: `step_time.py`."""
     from fabric_fidelity import compared
 
-    from pytest_clusterqual.judge.statistics import ratio_interval
-    from pytest_clusterqual.model.codec import to_json
-    from pytest_clusterqual.read.project import load_project
-    from pytest_clusterqual.world import Job
-
     ranks = world(2, 1)
-    project = load_project(ROOT / "qualification" / "clusterqual.yaml", nodes=2, nproc_per_node=1)
-
-    def compare(what: str, function: str, **args: object) -> None:
-        """Ratio of medians over all pairs, the slowest rank of each, with a 95 % interval."""
-        results = ranks.run(Job(name=f"bare_jobs:{function}", ranks=(0, 1), timeout=300, args=args))
-        pairs = list(zip(*(result.value for result in results), strict=True))
-        ours = [max(mine for mine, _ in pair) for pair in pairs]
-        bare = [max(other for _, other in pair) for pair in pairs]
-        found = ratio_interval(bare, ours)
-        least = statistics.quantiles(bare, n=10)[0] / statistics.quantiles(ours, n=10)[0]
-        print(
-            f"{what}, speed of product / bare loop: {statistics.median(bare) / statistics.median(ours):.4f} "
-            f"[{found.low:.3f}, {found.high:.3f}], of 10th percentiles {least:.4f}, n={len(pairs)}",
-            flush=True,
-        )
-
     try:
         for size in (65536, 1 << 20, 4 << 20, 16 << 20):
             print(compared(ranks, "all_reduce", size, pairs=60), flush=True)
-        for layout in project.layouts if steps else ():
-            args = {"workload": to_json(project.workload), "layout": to_json(layout)}
-            compare(f"step of {layout.name}", "step_pairs", pairs=100, **args)
     finally:
         ranks.close()
 
