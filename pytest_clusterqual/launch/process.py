@@ -204,13 +204,12 @@ class Output:
     err: str
 
 
-def ask(argv: Sequence[str], *, timeout: float) -> Output:
-    """Run a short command of this machine to its end."""
+def ask(argv: Sequence[str], *, timeout: float, told: str = "") -> Output:
+    """Run a short command of this machine to its end; `told` is its standard input."""
     try:
         done = subprocess.run(
-            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, text=True, errors="replace",
-            check=False,
-        )  # fmt: skip
+            list(argv), input=told, capture_output=True, timeout=timeout, text=True, errors="replace", check=False
+        )
     except subprocess.TimeoutExpired:
         return Output(None, "", f"{argv[0]} did not end within {timeout:g} s")
     except OSError as error:

@@ -46,10 +46,23 @@ def load_project(path: Path, *, nodes: int | None = None, nproc_per_node: int | 
         ProjectFileError: with all problems of the file, one line each.
     """
     name = _shown_path(path)
-    document = read_document(_text(path, name))
+    return _read(_text(path, name), path, name, nodes, nproc_per_node, data=True)
+
+
+def recorded_project(text: str, *, name: str, nodes: int, nproc_per_node: int) -> Project:
+    """The project file that a run has recorded; its data need not be on this machine.
+
+    Raises:
+        ProjectFileError: as `load_project`; `name` stands for the file.
+    """
+    return _read(text, Path(name), name, nodes, nproc_per_node, data=False)
+
+
+def _read(text: str, path: Path, name: str, nodes: int | None, nproc_per_node: int | None, *, data: bool) -> Project:
+    document = read_document(text)
     reading = Reading(document)
     if document.readable:
-        reading.read(path.parent, nodes, nproc_per_node)
+        reading.read(path.parent if data else None, nodes, nproc_per_node)
     if reading.problems:
         raise ProjectFileError(_lines(name, reading.problems))
     return _project(reading, path, name, nproc_per_node)

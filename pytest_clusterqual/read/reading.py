@@ -46,7 +46,8 @@ class Reading:
         self.problems: list[Problem] = list(document.problems)
         self.demands: dict[str, list[tuple[int, Any]]] = {}
 
-    def read(self, folder: Path, nodes: int | None, nproc_per_node: int | None) -> None:
+    def read(self, folder: Path | None, nodes: int | None, nproc_per_node: int | None) -> None:
+        """`folder` is where the file's data are looked for; None leaves them alone."""
         data = self.document.value
         if not isinstance(data, dict):
             self.report([((), f"got {shown(data)}, want a mapping with the keys {', '.join(KEYS)}")])
@@ -127,7 +128,7 @@ class Reading:
         read = ((index, self.validate(kind, entry, (*where, index))) for index, entry in enumerate(entries))
         return [(index, section) for index, section in read if section is not None]
 
-    def _check_together(self, folder: Path, nodes: int | None, nproc_per_node: int | None) -> None:
+    def _check_together(self, folder: Path | None, nodes: int | None, nproc_per_node: int | None) -> None:
         self.report(checks.layout_names(self.layouts))
         raw = self.document.value.get("layouts")
         if isinstance(raw, list) and len(raw) == len(self.layouts):  # else a layout that is meant may be a broken one
@@ -148,7 +149,8 @@ class Reading:
         if self.full_run:
             self.report(checks.full_run(self.full_run, self.demands.get("full_run", []), self.workload))
         if self.workload:
-            self.report(checks.data_file(self.workload, folder))
+            if folder is not None:
+                self.report(checks.data_file(self.workload, folder))
             self.report(checks.layout_degrees(self.layouts, self.workload))
         self._check_world(nodes, nproc_per_node)
 

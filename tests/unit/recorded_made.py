@@ -1,0 +1,36 @@
+"""A run folder as a small run leaves it: one memory test, measured and judged by its own project file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from made import RUN, memory_measurement
+
+from pytest_clusterqual.judging import judge_again, own_project
+from pytest_clusterqual.runs import RunFolder
+
+PROJECT = """version: 1
+project: small
+workload:
+  model: {layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn: 128, vocab: 256}
+  optimizer: {name: adamw, lr: 3.0e-4}
+  precision: fp32
+  sequence_length: 32
+  microbatch: 1
+  global_batch: 4
+  steps: 3
+  seed: 1
+  data: {path: not-on-this-machine.bytes}
+layouts: [{name: ddp}]
+memory: {require: [{peak: "<= 1 GiB"}]}
+"""
+TEST = "qualification/test_memory.py::test_memory[ddp-2nodes]"
+
+
+def recorded(path: Path, *, project: str = PROJECT) -> RunFolder:
+    environment = {"project": "small", "project_file": project, "nodes": 2, "nproc_per_node": 1}
+    folder = RunFolder.create(path, run=RUN, environment=environment, simulated=True)
+    folder.add_measurement("memory", TEST, memory_measurement())
+    for record in judge_again(folder, own_project(folder)):
+        folder.add_record(record)
+    return RunFolder.open(path)
