@@ -59,8 +59,19 @@ QUANTITIES: dict[str, dict[str, str]] = {
     },
 }
 
+# Shares of which less is better; of all others, and of rates, more is. Of seconds and bytes less always is.
+_SMALL_SHARES = {
+    "wait", "contention", "placement", "amplification", "bubble", "imbalance", "exposed_communication", "waiting",
+    "data_stall", "checkpoint_inflation", "steps_lost", "drift",
+}  # fmt: skip
+
 _FORM = re.compile(r"\s*(<=|>=|<(?!=)|>(?!=))\s*(.+?)\s*")
 _OF_EXPECTED = re.compile(r"(.+?)\s+of\s+expected")
+
+
+def small_is_good(quantity: str, unit: str) -> bool:
+    """True of a quantity of which less is better."""
+    return unit in (units.SECONDS, units.BYTES) or quantity in _SMALL_SHARES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

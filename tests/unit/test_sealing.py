@@ -162,12 +162,12 @@ def test_a_part_that_grew_is_not_written_whole(tmp_path: Path) -> None:
 def test_what_is_no_sealed_run_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "none.zip"
     file.write_bytes(content)
-    with pytest.raises(ClusterQualError, match="none.zip: is no sealed run"):
+    with pytest.raises(ClusterQualError, match=r"none\.zip: is no sealed run"):
         verify(file)
 
 
 def test_a_zip_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClusterQualError, match="it has no MANIFEST.json"):
+    with pytest.raises(ClusterQualError, match=r"it has no MANIFEST\.json"):
         verify(rewritten(sealed(tmp_path), {MANIFEST: b"[]"}))
 
 

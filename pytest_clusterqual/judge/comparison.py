@@ -1,0 +1,156 @@
+"""What has changed between two runs of the same tests on the same kind of machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples
+from pytest_clusterqual.model.comparison import Compared, Refused, RunsCompared
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.record import Interval, Judgement, Record
+from pytest_clusterqual.model.requirement import QUANTITIES, small_is_good
+
+LEVEL = 0.05  # of all figures together: how often two runs that are alike may be told to differ
+# What must be the same for a number to mean the same.
+_SAME = (
+    "simulated", "oversubscribed", "device", "device_name", "backend", "nodes", "nproc_per_node", "ranks", "layout",
+    "workload", "collective", "bytes", "group", "algorithm", "rank_map",
+)  # fmt: skip
+_ORDER = {"worse": 0, "open": 1, "better": 2, "alike": 3}
+
+_Key = tuple[str, str]  # quantity, label
+
+
+def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
+    """Compare what both runs have measured of the same tests.
+
+    Differences are told by samples inside the two runs, so what only another launch changes is in them too: it takes
+    several runs of each to tell these apart.
+
+    Raises:
+        MeasurementError: they have no test in common that could be compared.
+    """
+    before, after = _by_test(old), _by_test(new)
+    both = [test for test in before if test in after]
+    refused = [difference for test in both for difference in _differences(test, before[test], after[test])]
+    comparable = [test for test in both if test not in {each.test for each in refused}]
+    figures = [figure for test in comparable for figure in _figures(test, before[test], after[test])]
+    if not figures:
+        raise MeasurementError(_nothing(both, refused))
+    judged = [_concluded(figure) for figure in _corrected(figures)]
+    return RunsCompared(
+        old=old[0].run,
+        new=new[0].run,
+        figures=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -_distance(each)))),
+        refused=tuple(refused),
+        only_old=tuple(test for test in before if test not in after),
+        only_new=tuple(test for test in after if test not in before),
+    )
+
+
+def _nothing(both: Sequence[str], refused: Sequence[Refused]) -> str:
+    if not both:
+        return "the runs have no test in common: there is nothing to compare"
+    if not refused:
+        return "no test of these runs has a number in both: there is nothing to compare"
+    first = refused[0]
+    return (
+        f"the runs did different things: {first.what} of {first.test} was {first.old}, now {first.new}; compare runs "
+        "of the same workload on the same topology"
+    )
+
+
+def _by_test(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if record.criterion in QUANTITIES:
+            found.setdefault(record.test, []).append(record)
+    return found
+
+
+def _differences(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Refused]:
+    before, after = (next((r.conditions for r in records if r.conditions), None) for records in (old, new))
+    if before is None or after is None:
+        return
+    for what in _SAME:
+        one, other = getattr(before, what), getattr(after, what)
+        if one != other:
+            yield Refused(test=test, what=what, old=_told(one, before, what), new=_told(other, after, what))
+
+
+def _told(value: object, conditions: Conditions, what: str) -> str:
+    """A fingerprint alone helps nobody: software is what changes it most often."""
+    if what != "workload":
+        return str(value)
+    return f"{value} ({', '.join(f'{name} {version}' for name, version in sorted(conditions.versions.items()))})"
+
+
+def _figures(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Compared]:
+    before, after = _by_figure(old), _by_figure(new)
+    for key, one in before.items():
+        other = after.get(key)
+        if other is None or one.value is None or other.value is None or one.unit != other.unit:
+            continue
+        yield Compared(
+            test=test, criterion=old[0].criterion, quantity=one.quantity, label=one.label, unit=one.unit,
+            old=one.value, new=other.value, ratio=other.value / one.value if one.value > 0 else None,
+            interval=_interval(one, other), chance=_chance(one, other), change="open",
+        )  # fmt: skip
+
+
+def _by_figure(records: Sequence[Record]) -> Mapping[_Key, Judgement]:
+    """The figures that could be required; one that is judged twice counts once."""
+    wanted = QUANTITIES[records[0].criterion]
+    return {
+        (record.judgement.quantity, record.judgement.label): record.judgement
+        for record in records
+        if record.judgement.quantity in wanted
+    }
+
+
+def _interval(old: Judgement, new: Judgement) -> Interval | None:
+    return apart_ratio_interval(new.samples, old.samples) if _sampled(old, new) else None
+
+
+def _sampled(old: Judgement, new: Judgement) -> bool:
+    enough = min(len(old.samples), len(new.samples)) >= minimum_samples()
+    return enough and all(math.isfinite(sample) and sample > 0 for sample in (*old.samples, *new.samples))
+
+
+def _chance(old: Judgement, new: Judgement) -> float | None:
+    """Two-sided, by ranks: no shape of the noise is assumed."""
+    if not _sampled(old, new):
+        return None
+    if set(old.samples) == set(new.samples):
+        return 1.0
+    from scipy.stats import mannwhitneyu  # on first use: few commands compare
+
+    return float(mannwhitneyu(old.samples, new.samples, alternative="two-sided").pvalue)
+
+
+def _corrected(figures: Sequence[Compared]) -> list[Compared]:
+    """Holm's correction: the smallest of m chances counts m times, the next one m - 1 times, and never less."""
+    told = sorted((figure.chance, at) for at, figure in enumerate(figures) if figure.chance is not None)
+    corrected = list(figures)
+    least = 0.0
+    for place, (chance, at) in enumerate(told):
+        least = min(max(least, chance * (len(told) - place)), 1.0)
+        corrected[at] = replace(corrected[at], chance=least)
+    return corrected
+
+
+def _concluded(figure: Compared) -> Compared:
+    if figure.chance is None:
+        return figure
+    if figure.chance >= LEVEL or figure.new == figure.old:
+        return replace(figure, change="alike")
+    smaller = figure.new < figure.old
+    return replace(figure, change="better" if smaller == small_is_good(figure.quantity, figure.unit) else "worse")
+
+
+def _distance(figure: Compared) -> float:
+    """How far apart, whichever way: half is as far as twice."""
+    return abs(math.log(figure.ratio)) if figure.ratio is not None and figure.ratio > 0 else 0.0

@@ -1,0 +1,67 @@
+"""Two runs side by side as a person reads them: a row a figure, what is worse first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.table import Table
+from rich.text import Text
+
+from pytest_clusterqual import units
+from pytest_clusterqual.model.comparison import Compared, RunsCompared
+from pytest_clusterqual.report import text
+from pytest_clusterqual.report.terminal import printed
+
+_STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
+_MOST_ALIKE = 10  # rows of figures without a difference; the others are counted
+_NONE = "-"
+_OPEN = "too few samples in one of the runs to tell a change from chance"
+
+
+def comparison_report(found: RunsCompared, *, width: int, color: bool = False) -> str:
+    """Old and new value of every figure, their ratio with its interval, and what is more than chance.
+
+    `width` is in terminal columns. Plain text unless `color`.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for heading in ("case", "quantity", "old", "new", "new / old", "change"):
+        table.add_column(heading, overflow="fold", justify="right" if heading in ("old", "new") else "left")
+    shown, alike = [], [each for each in found.figures if each.change == "alike"]
+    shown = [each for each in found.figures if each.change != "alike"] + alike[:_MOST_ALIKE]
+    for each in shown:
+        cells = (text.case_of(each.test), f"{each.quantity} {each.label}".strip(), *_numbers(each))
+        table.add_row(*(Text(text.visible(cell)) for cell in cells), Text(each.change, style=_STYLES[each.change]))
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    for label, sentence in _lines(found, hidden=max(len(alike) - _MOST_ALIKE, 0)):
+        lines.add_row(Text(label), Text(text.visible(sentence)))
+    return printed([f"{text.visible(found.old)} -> {text.visible(found.new)}", "", table, "", lines], width, color)
+
+
+def _numbers(each: Compared) -> tuple[str, str, str]:
+    ratio = _NONE if each.ratio is None else f"{each.ratio:.3g}"
+    if each.interval is not None:
+        ratio += f" [{each.interval.low:.3g}, {each.interval.high:.3g}]"
+    return units.show(each.old, each.unit), units.show(each.new, each.unit), ratio
+
+
+def _lines(found: RunsCompared, *, hidden: int) -> Iterator[tuple[str, str]]:
+    counts = Counter(each.change for each in found.figures)
+    told = [f"{counts[change]} {change}" for change in ("worse", "better", "alike", "open") if counts[change]]
+    yield "figures", f"{', '.join(told)}" + (f"; {hidden} more that are alike are not shown" if hidden else "")
+    yield (
+        "chance",
+        (
+            "worse and better would be said of runs that are alike in 5 % of comparisons, all figures together; what "
+            "only another launch changes is in a difference, too: compare several runs before you blame a machine"
+        ),
+    )
+    if counts["open"]:
+        yield "open", _OPEN
+    for each in found.refused:
+        yield "refused", f"{each.test}: {each.what} was {each.old}, now {each.new}: not the same thing"
+    for name, tests in (("old", found.only_old), ("new", found.only_new)):
+        if tests:
+            more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
+            yield f"only {name}", ", ".join(text.case_of(test) for test in tests[:3]) + more

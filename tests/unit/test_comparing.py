@@ -1,0 +1,153 @@
+"""Two runs are compared figure by figure: what is alike has not changed, and what is another thing is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import conditions, judgement, record
+from recorded_made import recorded
+
+from pytest_clusterqual.comparing import as_text, compare_runs
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError
+from pytest_clusterqual.judge.comparison import compare
+from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.model.record import Interval, Record
+from pytest_clusterqual.report.comparison_table import comparison_report
+
+
+def figure(
+    drawn: random.Random, level: float, *, quantity: str = "busbw", unit: str = "B/s", label: str = "1 MiB",
+    count: int = 12, noise: float = 0.03, test: str = "test_fabric[all_reduce-world]", **under: Any,
+) -> Record:  # fmt: skip
+    samples = tuple(level * drawn.lognormvariate(0, noise) for _ in range(count))
+    made = judgement(
+        quantity=quantity, label=label, unit=unit, value=median(samples), interval=median_interval(samples),
+        samples=samples, requirement=None,
+    )  # fmt: skip
+    return replace(record(), test=test, judgement=made, conditions=conditions(**under))
+
+
+def runs(change: float, *, seed: int = 1, **how: Any) -> tuple[list[Record], list[Record]]:
+    drawn = random.Random(seed)
+    return [figure(drawn, 1e9, **how)], [figure(drawn, 1e9 * change, **how)]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit", "change", "told"),
+    [
+        ("busbw", "B/s", 0.8, "worse"), ("busbw", "B/s", 1.25, "better"), ("latency", "s", 0.8, "better"),
+        ("latency", "s", 1.25, "worse"), ("wait", "1", 1.25, "worse"),
+    ],
+)  # fmt: skip
+def test_a_change_is_good_or_bad_by_its_quantity(quantity: str, unit: str, change: float, told: str) -> None:
+    (found,) = compare(*runs(change, quantity=quantity, unit=unit)).figures
+    assert found.change == told
+    assert found.ratio == pytest.approx(change, rel=0.05)
+    assert found.interval is not None and found.interval.low < change < found.interval.high
+    assert found.chance is not None and found.chance < 0.01
+
+
+def test_runs_that_are_alike_are_told_to_differ_no_more_often_than_said() -> None:
+    alarms = 0
+    for seed in range(200):
+        drawn = random.Random(seed)
+        old, new = ([figure(drawn, 1e9, label=f"{size} MiB") for size in range(10)] for _ in range(2))
+        alarms += any(each.change in ("worse", "better") for each in compare(old, new).figures)
+    assert alarms <= 0.05 * 200 + 3 * (0.05 * 0.95 * 200) ** 0.5
+
+
+def test_a_twentieth_less_is_seen_among_fifty_figures_that_are_alike() -> None:
+    drawn = random.Random(3)
+    old = [figure(drawn, 1e9, label=f"{size} KiB", count=20) for size in range(51)]
+    new = [figure(drawn, 1e9 * (0.95 if size == 7 else 1), label=f"{size} KiB", count=20) for size in range(51)]
+    first, *others = compare(old, new).figures
+    assert (first.label, first.change) == ("7 KiB", "worse")
+    assert {each.change for each in others} == {"alike"}
+
+
+def test_the_worst_comes_first_and_what_is_open_before_what_is_well() -> None:
+    drawn = random.Random(5)
+    levels = {"a": 0.7, "b": 0.5, "c": 1.5, "d": 1.0}
+    old = [figure(drawn, 1e9, label=name) for name in (*levels, "e")]
+    new = [figure(drawn, 1e9 * level, label=name) for name, level in levels.items()]
+    new.append(figure(drawn, 1e9, label="e", count=3))
+    order = [(each.label, each.change) for each in compare(old, new).figures]
+    assert order == [("b", "worse"), ("a", "worse"), ("e", "open"), ("c", "better"), ("d", "alike")]
+
+
+def test_a_single_event_is_never_told_to_have_changed() -> None:
+    once = judgement(
+        quantity="recovery", label="", unit="s", value=6.0, samples=(6.0,), requirement=None,
+        interval=Interval(low=5.99, high=6.01, kind="resolution", samples=1),
+    )  # fmt: skip
+    old = replace(record(), criterion="full_run", judgement=once)
+    new = replace(old, judgement=replace(once, value=60.0, interval=None, samples=(60.0,)))
+    (found,) = compare([old], [new]).figures
+    assert (found.change, found.chance, found.interval, found.ratio) == ("open", None, None, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("workload", "ab12"), ("nodes", 4), ("device_name", "NVIDIA H200"), ("simulated", False), ("rank_map", "cyclic")],
+)
+def test_another_thing_is_refused_with_the_difference(field: str, value: Any) -> None:
+    old, new = runs(1.0)
+    other = [replace(new[0], conditions=replace(new[0].conditions, **{field: value}))]
+    with pytest.raises(MeasurementError, match=f"the runs did different things: {field} of test_fabric"):
+        compare(old, other)
+    both = compare([*old, *runs(1.0, test="other")[0]], [*other, *runs(1.0, test="other")[1]])
+    assert [(each.test, each.what) for each in both.refused] == [(old[0].test, field)]
+    assert {each.test for each in both.figures} == {"other"}
+
+
+def test_another_workload_names_the_software() -> None:
+    old, new = runs(1.0, workload="aa")
+    newer = conditions(workload="bb", versions={"torch": "2.14.0"})
+    with pytest.raises(MeasurementError, match=r"was aa \(python 3.11.2, torch 2.13.0\), now bb \(torch 2.14.0\)"):
+        compare(old, [replace(new[0], conditions=newer)])
+
+
+def test_tests_of_one_run_only_are_listed() -> None:
+    old, new = runs(1.0)
+    found = compare([*old, *runs(1.0, test="gone")[0]], [*new, *runs(1.0, test="come")[0]])
+    assert (found.only_old, found.only_new) == (("gone",), ("come",))
+    with pytest.raises(MeasurementError, match="no test in common"):
+        compare(runs(1.0, test="gone")[0], new)
+
+
+def test_the_table_says_what_changed_and_how_sure_it_is() -> None:
+    drawn = random.Random(2)
+    old = [figure(drawn, 1e9, label=f"{size} MiB") for size in range(14)] + [figure(drawn, 2e9, label="x", count=2)]
+    new = [figure(drawn, 1e9 * (0.5 if size == 3 else 1), label=f"{size} MiB") for size in range(14)]
+    new.append(figure(drawn, 2e9, label="x", count=2))
+    report = comparison_report(compare(old, new), width=100)
+    numbers = r"[\d.]+ [MG]B/s +\d+ MB/s +0\.\d+ \[0\.\d+, 0\.\d+\]"
+    assert re.search(rf"all_reduce-world +busbw 3 MiB +{numbers} +worse", report)
+    assert "1 worse, 13 alike, 1 open; 3 more that are alike are not shown" in report
+    assert "too few samples" in report and "another launch" in report
+    assert max(map(len, comparison_report(compare(old, new), width=60).splitlines())) <= 60
+
+
+def test_folders_are_compared_with_the_first(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        recorded(tmp_path / name)
+    found = compare_runs(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
+    assert [each.figures[0].quantity for each in found] == ["peak", "peak"]
+    assert {each.change for runs in found for each in runs.figures} <= {"alike", "open"}
+    told = json.loads(as_text(found, as_json=True, width=80, color=False))
+    assert len(told) == 2 and told[0]["figures"][0]["ratio"] == 1.0
+    assert as_text(found, as_json=False, width=80, color=False).count("new / old") == 2
+
+
+def test_a_run_without_a_record_says_so(tmp_path: Path) -> None:
+    recorded(tmp_path / "a")
+    empty = recorded(tmp_path / "b")
+    (empty.path / "records.jsonl").write_text("")
+    with pytest.raises(ClusterQualError, match=r"b: holds no record"):
+        compare_runs(tmp_path / "a", [tmp_path / "b"])
