@@ -23,11 +23,12 @@ FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire"
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
     "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
+    "judging", "sealing", "comparing",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 FLOOR_THREE = frozenset({
     "cases", "criteria", "fabric_measuring", "measuring", "narrowing", "needs", "pair_measuring", "perf_measuring",
-    "reported_runs", "rung_measuring",
+    "reported_runs", "rung_measuring", "full_run_measuring",
 })  # fmt: skip
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "measuring": BELOW_SESSION | FLOOR_TWO,
     "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "pair_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring", "fabric_measuring"},
+    "full_run_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "rung_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "narrowing": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring"},
     "needs": BELOW_SESSION,
