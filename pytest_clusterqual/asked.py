@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_clusterqual import plugin
+from pytest_clusterqual.baseline import with_baseline
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.hosts import launcher_options
 from pytest_clusterqual.model.codec import to_json
@@ -21,7 +23,9 @@ from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.traffic import NetworkMap
 from pytest_clusterqual.model.variables import environment_variables
 from pytest_clusterqual.needs import Needs
+from pytest_clusterqual.options import tolerance
 from pytest_clusterqual.read.project import load_project
+from pytest_clusterqual.replay import Replay
 from pytest_clusterqual.runs import RunFolder, default_path
 
 _FILE = "clusterqual.yaml"
@@ -58,13 +62,38 @@ def read_asked(config: pytest.Config) -> Asked:
         ClusterQualError: they do not allow a run.
     """
     nproc_per_node = _whole(plugin.option(config, "--nproc-per-node"), "--nproc-per-node")
+    nodes = _whole(plugin.option(config, "--nodes"), "--nodes")
     file = _find_file(config)
-    nodes = _whole(plugin.option(config, "--nodes"), "--nodes") or _nodes_there(config, load_project(file))
+    if replay := Replay.of(config):
+        return _replayed(config, file, replay, nodes, nproc_per_node)
+    nodes = nodes or _nodes_there(config, load_project(file))
     project = load_project(file, nodes=nodes, nproc_per_node=nproc_per_node)
     return Asked(
-        project=replace(project, launcher=_launcher(config, project)),
+        project=_with_baseline(config, replace(project, launcher=_launcher(config, project))),
         nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node,
     )  # fmt: skip
+
+
+def _replayed(
+    config: pytest.Config, file: Path, replay: Replay, nodes: int | None, nproc_per_node: int | None
+) -> Asked:
+    """The project file of today on the nodes of then; the job's data need not be here any more."""
+    size = replay.size()
+    for name, asked, was in zip(("--nodes", "--nproc-per-node"), (nodes, nproc_per_node), size, strict=True):
+        if asked not in (None, was):
+            raise ClusterQualError(f"{name}: got {asked}, the run that is replayed had {was}; leave it out")
+    project = load_project(file, nodes=size[0], nproc_per_node=size[1], data=False)
+    return Asked(project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1])
+
+
+def _with_baseline(config: pytest.Config, project: Project) -> Project:
+    if not (named := plugin.option(config, "--qual-baseline")):
+        return project
+    try:
+        share = tolerance(plugin.option(config, "--qual-tolerance") or "5 %")
+    except argparse.ArgumentTypeError as error:
+        raise ClusterQualError(f"--qual-tolerance: {error}") from None
+    return with_baseline(project, Path(config.invocation_params.dir) / named, tolerance=share)
 
 
 def _launcher(config: pytest.Config, project: Project) -> LauncherOptions:

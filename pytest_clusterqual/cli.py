@@ -6,24 +6,18 @@ import argparse
 import functools
 import json
 import math
-import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_clusterqual import __version__
+from pytest_clusterqual import __version__, recorded_commands
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.options import PROJECT_FILES, add_option, width
 
 if TYPE_CHECKING:
     from pytest_clusterqual.hosts import Answers
-    from pytest_clusterqual.model.decision import Decision
     from pytest_clusterqual.model.project import LauncherOptions
-    from pytest_clusterqual.model.record import Record
-    from pytest_clusterqual.runs import RunFolder
-
-_PROJECT_FILES = (Path("clusterqual.yaml"), Path("qualification/clusterqual.yaml"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,12 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"clusterqual {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="ask every host whether ranks can run there, before any is started")
-    _add(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_option(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
     _add_hosts(doctor, _doctor)
     plan = commands.add_parser("plan", help="what a project file asks of network and memory, and what could be bought")
-    _add(plan, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
-    _add(plan, "--nodes", type=_positive, metavar="N", help="number of nodes (default: the file's hosts)")
-    _add(plan, "--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
+    add_option(plan, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_option(plan, "--nodes", type=_positive, metavar="N", help="number of nodes (default: the file's hosts)")
+    add_option(plan, "--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: the file's)")
     plan.add_argument("--json", action="store_true", help="all figures, in bytes, instead of tables")
     plan.set_defaults(function=_plan, refuse=plan.error)
     init = commands.add_parser("init", help="write the qualification tests, and a project file for what is found")
@@ -72,29 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("folder", type=Path, metavar="DIR", help="the folder that CLUSTERQUAL_PROBE named")
     probe.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     probe.set_defaults(function=_import_probe)
-    report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
-    report.add_argument("run", type=Path, help="run folder")
-    report.set_defaults(function=_report)
-    decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
-    decide.add_argument("run", type=Path, help="run folder")
-    shown = decide.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="as one JSON object")
-    shown.add_argument("--markdown", action="store_true", help="as Markdown")
-    _add(
-        decide, "--qual-config", type=Path, metavar="FILE", help="project file that expects an outcome (the run's own)"
-    )
-    decide.set_defaults(function=_decide)
-    judge = commands.add_parser("judge", help="judge the raw measurements of a run under another project file")
-    judge.add_argument("run", type=Path, help="run folder")
-    judge.add_argument("--config", type=Path, required=True, help="project file with the requirements to apply")
-    judge.set_defaults(function=_judge)
+    recorded_commands.add_to(commands)
     return parser
 
 
 def _add_import(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="its output, or its JSON (-J)")
-    _add(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
-    _add(command, "--qual-run-dir", type=Path, metavar="DIR", help="run folder to make (default: by the time)")
+    add_option(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_option(command, "--qual-run-dir", type=Path, metavar="DIR", help="run folder to make (default: by the time)")
     unlisted = "where the files do not list them"
     command.add_argument("--nodes", type=_positive, metavar="N", help=f"number of nodes, {unlisted}")
     command.add_argument("--nproc-per-node", type=_positive, metavar="G", help=f"ranks on each node, {unlisted}")
@@ -115,7 +94,7 @@ def _add_import_log(command: argparse.ArgumentParser) -> None:
 
 def _add_import_points(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="CSV with a header, a line a run")
-    _add(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_option(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
     command.add_argument(
         "--same", type=_name_and_value, action="append", default=[], metavar="NAME=VALUE",
         help="a column that the table lacks, the same on all its lines, such as software=ngc24.09",
@@ -127,20 +106,14 @@ def _add_import_points(command: argparse.ArgumentParser) -> None:
 def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Namespace], int]) -> None:
     """The options that say which hosts are meant."""
     hosts = "gpu[001-016],gpu020 or a file with one a line (default: the project file's, else this machine)"
-    _add(command, "--qual-hosts", metavar="HOSTS", help=hosts)
-    _add(command, "--qual-launcher", metavar="KIND", help="ssh, mpi, slurm or local (default: ssh if hosts are named)")
-    _add(command, "--nodes", type=_positive, metavar="N", help="how many of the hosts, or of Slurm's nodes")
+    add_option(command, "--qual-hosts", metavar="HOSTS", help=hosts)
+    add_option(command, "--qual-launcher", metavar="KIND", help="ssh, mpi, slurm or local (ssh if hosts are named)")
+    add_option(command, "--nodes", type=_positive, metavar="N", help="how many of the hosts, or of Slurm's nodes")
     command.add_argument("--python", metavar="PATH", help="the Python on the hosts (default: the one that runs this)")
     command.add_argument(
         "--timeout", type=_seconds, metavar="S", help="seconds until a host must have answered (default: 30)"
     )
     command.set_defaults(function=function, refuse=command.error)
-
-
-def _add(command: argparse.ArgumentParser, name: str, **how: Any) -> None:
-    """An option that pytest has, too; left out, the same variable of the environment stands for it."""
-    variable = "CLUSTERQUAL_" + name.removeprefix("--").removeprefix("qual-").upper().replace("-", "_")
-    command.add_argument(name, default=os.environ.get(variable) or None, **how)
 
 
 def _positive(text: str) -> int:
@@ -194,11 +167,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.report.doctor import doctor_report
 
-    file = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    file = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
     answers = _ask(arguments, _launcher(arguments, load_project(file).launcher if file else LauncherOptions()))
     problems = judge_hosts(answers.checks, answers.hardware, answers.silent, package=__version__)
     print(doctor_report(
-        answers.asked, answers.checks, answers.hardware, problems, fold=fold_hosts, width=_width(120),
+        answers.asked, answers.checks, answers.hardware, problems, fold=fold_hosts, width=width(120),
         color=sys.stdout.isatty(),
     ))  # fmt: skip
     return 0 if all(problem.warning for problem in problems) else 1
@@ -209,7 +182,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.planning import parts
     from pytest_clusterqual.read.project import load_project
 
-    file = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), _PROJECT_FILES[0])
+    file = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), PROJECT_FILES[0])
     nodes = arguments.nodes or len(load_project(file).launcher.hosts) or None
     project = load_project(file, nodes=nodes, nproc_per_node=arguments.nproc_per_node)
     if nodes is None and project.purchase is None:
@@ -219,9 +192,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         print(json.dumps({part.key: to_json(part.found) for part in found}, indent=1))
         return 0
     for number, part in enumerate(found):  # each as soon as it is there: an estimate takes its time
-        print(
-            ("\n" if number else "") + part.show(part.found, width=_width(120), color=sys.stdout.isatty()), flush=True
-        )
+        print(("\n" if number else "") + part.show(part.found, width=width(120), color=sys.stdout.isatty()), flush=True)
     return 0
 
 
@@ -255,18 +226,18 @@ def _import(arguments: argparse.Namespace) -> int:
     """Without a project file nothing is required, so figures alone are no failure."""
     from pytest_clusterqual.imports import import_nccl_tests
 
-    config = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
     folder = import_nccl_tests(
         arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
         nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
     )  # fmt: skip
-    return _print(folder, folder.records(), enough="PASS" if config else "MEASURED")
+    return recorded_commands.show(folder, folder.records(), enough="PASS" if config else "MEASURED")
 
 
 def _import_trace(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.trace_import import import_traces
 
-    print(import_traces(arguments.files, as_json=arguments.json, width=_width(120), color=sys.stdout.isatty()))
+    print(import_traces(arguments.files, as_json=arguments.json, width=width(120), color=sys.stdout.isatty()))
     return 0
 
 
@@ -275,7 +246,7 @@ def _import_log(arguments: argparse.Namespace) -> int:
 
     print(import_logs(
         arguments.files, pattern=arguments.pattern, tokens_per_step=arguments.tokens_per_step,
-        as_json=arguments.json, width=_width(100), color=sys.stdout.isatty(),
+        as_json=arguments.json, width=width(100), color=sys.stdout.isatty(),
     ))  # fmt: skip
     return 0
 
@@ -284,9 +255,9 @@ def _import_points(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.model.record import Verdict, worst
     from pytest_clusterqual.points_import import as_text, import_points
 
-    config = arguments.qual_config or next(filter(Path.is_file, _PROJECT_FILES), None)
+    config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
     judged = import_points(arguments.file, config=config, same=arguments.same)
-    print(as_text(judged, as_json=arguments.json, width=_width(140), color=sys.stdout.isatty()))
+    print(as_text(judged, as_json=arguments.json, width=width(140), color=sys.stdout.isatty()))
     enough = Verdict.PASS if config else Verdict.MEASURED
     return 0 if worst([judgement.verdict for judgement in judged.judgements]) in (Verdict.PASS, enough) else 1
 
@@ -295,93 +266,5 @@ def _import_probe(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.probe_import import as_text, import_probe
 
     ledger = import_probe(arguments.folder)
-    print(as_text(ledger, as_json=arguments.json, width=_width(100), color=sys.stdout.isatty()))
+    print(as_text(ledger, as_json=arguments.json, width=width(100), color=sys.stdout.isatty()))
     return 0
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.deciding import conclude, plan_of
-    from pytest_clusterqual.report import junit, plots
-    from pytest_clusterqual.runs import RunFolder
-
-    folder = RunFolder.open(arguments.run)
-    records = folder.records()
-    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
-    junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
-    count, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
-    if missing:
-        print(missing, file=sys.stderr)
-    return _print(folder, records, plots=count, decision=conclude(folder, plan_of(folder)))
-
-
-def _decide(arguments: argparse.Namespace) -> int:
-    """1 if the project file expects another outcome."""
-    from pytest_clusterqual.deciding import plan_of
-    from pytest_clusterqual.judge.decision.verdict import decide
-    from pytest_clusterqual.read.project import load_project
-    from pytest_clusterqual.report import worksheet
-    from pytest_clusterqual.runs import RunFolder
-
-    folder, file = RunFolder.open(arguments.run), arguments.qual_config
-    plan = load_project(file).decision if file else plan_of(folder)
-    decision = decide(folder.numbered(), plan)
-    if arguments.json:
-        print(worksheet.as_json(decision, run=folder.run), end="")
-    elif arguments.markdown:
-        print(worksheet.markdown(decision, run=folder.run), end="")
-    else:
-        print(worksheet.worksheet(decision, run=folder.run, width=_width(100), color=sys.stdout.isatty()))
-    return 0 if plan is None or plan.expect in (None, decision.outcome) else 1
-
-
-def _judge(arguments: argparse.Namespace) -> int:
-    """Judge again; the run folder is only read. A test that failed to measure keeps its ERROR."""
-    from pytest_clusterqual import criteria
-    from pytest_clusterqual.judge.decision.verdict import decide
-    from pytest_clusterqual.model.record import SCHEMA, Record
-    from pytest_clusterqual.read.project import load_project
-    from pytest_clusterqual.runs import RunFolder
-
-    folder = RunFolder.open(arguments.run)
-    size = {name: folder.environment.get(name) for name in ("nodes", "nproc_per_node")}
-    project = load_project(arguments.config, **size)
-    records: list[Record] = []
-    for name, (test, criterion, measurement) in folder.measurements().items():
-        records += [
-            Record(
-                schema=SCHEMA,
-                run=folder.run,
-                test=test,
-                criterion=criterion,
-                judgement=judgement,
-                conditions=measurement.conditions,
-                measurement=name,
-                started=measurement.started,
-                seconds=measurement.seconds,
-            )
-            for judgement in criteria.judge(project, measurement)
-        ]
-    records += [r for r in folder.records() if r.measurement is None and r.criterion != "decision"]
-    decision = decide(dict(enumerate(records, 1)), project.decision)
-    return _print(folder, records, decision=decision)
-
-
-def _print(
-    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
-    decision: Decision | None = None,
-) -> int:  # fmt: skip
-    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
-    from pytest_clusterqual.model.record import Verdict, worst
-    from pytest_clusterqual.report import terminal
-
-    print(terminal.summary(
-        records, run_folder=str(folder.path), simulated=folder.simulated, width=_width(100), color=sys.stdout.isatty(),
-        plots=plots, decision=decision,
-    ))  # fmt: skip
-    for torn in folder.torn:
-        print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1
-
-
-def _width(fallback: int) -> int:
-    return shutil.get_terminal_size((fallback, 24)).columns

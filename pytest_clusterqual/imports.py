@@ -46,15 +46,15 @@ def import_nccl_tests(
         started=min(file.stat().st_mtime for file in files), seconds=0.0,
     )  # fmt: skip
     conditions = next(iter(measurements.values())).conditions
-    world = {"nodes": conditions.nodes, "nproc_per_node": conditions.nproc_per_node}
-    project = load_project(config, **world) if config else None
+    nodes, nproc_per_node = conditions.nodes, conditions.nproc_per_node
+    project = load_project(config, nodes=nodes, nproc_per_node=nproc_per_node) if config else None
     if project is not None and project.fabric is None:
         raise ClusterQualError(f"{config}: fabric: the section is missing, so nothing is required of this evidence")
     path = run_dir or default_path("clusterqual-runs", datetime.now(timezone.utc))
     environment = {
         "project": project.name if project else "", "argv": shlex.join(["clusterqual", *sys.argv[1:]]),
         "python": sys.version.split()[0], "variables": runs[0].variables, "imported": [str(file) for file in files],
-        **world,
+        "nodes": nodes, "nproc_per_node": nproc_per_node,
     }  # fmt: skip
     folder = RunFolder.create(path, run=path.name, environment=environment, simulated=False)
     for name, measurement in measurements.items():

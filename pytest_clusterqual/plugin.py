@@ -27,7 +27,8 @@ _FIXTURES = {
 _OF_ALL_NODES = {"cluster", "measurement", "rank_map", "topology"}
 # Any of these says that a run is about qualification, before anything is collected.
 _OPTIONS = (
-    "--nodes", "--nproc-per-node", "--qual-config", "--qual-hosts", "--qual-launcher", "--qual-resume",
+    "--nodes", "--nproc-per-node", "--qual-config", "--qual-hosts", "--qual-launcher", "--qual-replay",
+    "--qual-resume",
     "--qual-run-dir",
 )  # fmt: skip
 GIVEN = "clusterqual"  # what controller and workers of xdist hand each other stands under this name
@@ -46,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--qual-hosts", metavar="HOSTS", help="hosts to reach by ssh: gpu[001-016],gpu020 or a file with one a line"
     )
     group.addoption("--qual-resume", metavar="DIR", help="go on with the run in this folder; what was measured is kept")
+    group.addoption("--qual-replay", metavar="DIR", help="judge the run in this folder again; nothing is measured")
+    group.addoption("--qual-baseline", metavar="DIR", help="nothing may be worse than in the run in this folder")
+    group.addoption(
+        "--qual-tolerance", metavar="SHARE", default=None, help="by how much it may be worse than the baseline (5 %%)"
+    )
     group.addoption("--qual-run-dir", metavar="DIR", help="run folder (default: clusterqual-runs/<time>)")
     group.addoption(
         "--qual-keep-going", action="store_true", help="run tests whose gate did not pass, instead of BLOCKED"

@@ -13,16 +13,18 @@ from pytest_clusterqual import cases, criteria, deciding, plugin
 from pytest_clusterqual.asked import import_path, open_folder, read_asked
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
-from pytest_clusterqual.errors import ClusterQualError, RunFolderError
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError, RunFolderError
 from pytest_clusterqual.judge.decision.verdict import decide
-from pytest_clusterqual.judge.gates import Outcome, gate
+from pytest_clusterqual.judge.gates import gate
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.leases import Lease, Leases
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
-from pytest_clusterqual.model.record import SCHEMA, Finding, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict, worst
+from pytest_clusterqual.outcomes import failed, outcomes, usable, without_number
+from pytest_clusterqual.replay import Replay
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.network_map import network_map
 from pytest_clusterqual.runs import RunFolder, Selected
@@ -52,6 +54,7 @@ class Qualification:
         self.folder: RunFolder | None = None
         self._tests: dict[str, Selected] = {}
         self._kept: dict[str, str] = {}
+        self._replay = Replay.of(config)
         self._problem = ""
         self._ending = Ending(self.asked)
         self._session: Session | None = None
@@ -115,6 +118,11 @@ class Qualification:
 
     def open(self) -> None:
         """Have the nodes and open the run folder; starts no rank."""
+        if self._replay is not None:
+            self.folder = open_folder(self.config, self.asked, simulated=self._replay.simulated)
+            self.folder.select(self._tests)
+            self._kept = self._replay.into(self.folder, self._tests)
+            return
         if not self._given:
             self._progress = ProgressLine(self.config)
         launcher = make_launcher(self.project.launcher, tell=lambda what: self._tell(Progress(what, 0)))
@@ -128,7 +136,7 @@ class Qualification:
             self.folder.select(self._tests)
             if any(test.criterion == "fabric" for test in self._tests.values()):
                 self.folder.add_text("network-map.txt", network_map(self.asked.network_map, width=_MAP_WIDTH) + "\n")
-            self._kept = _usable(self.folder)
+            self._kept = usable(self.folder)
         except BaseException:
             launcher.close()
             raise
@@ -147,6 +155,8 @@ class Qualification:
     @property
     def session(self) -> Session:
         """The session; only tests that run may ask for it."""
+        if self._replay is not None:
+            pytest.skip("a replay has no nodes and no ranks: what this test needs was not recorded")
         if self._session is None:
             raise ClusterQualError("no qualification session is open: it exists only while tests run")
         return self._session
@@ -185,7 +195,7 @@ class Qualification:
             return
         assert self.folder is not None
         self.folder.refresh()
-        reason = gate(declared[1], _outcomes(self.folder), case.params if case else {})
+        reason = gate(declared[1], outcomes(self.folder), case.params if case else {})
         if reason:
             judgement = without_number(declared[0], Verdict.BLOCKED, reason)
             self.record(item, [judgement], started=time.time(), seconds=0.0)
@@ -197,6 +207,8 @@ class Qualification:
         if kept := self._kept.get(item.nodeid):
             item.stash[_measurement_id] = kept
             return self.folder.measurements()[kept][2]
+        if self._replay is not None:
+            raise MeasurementError(self._replay.why_not(item.nodeid))
         measurement = criteria.measure(self.session, case)
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
@@ -285,15 +297,8 @@ class Qualification:
             error is None or str(error).splitlines()[0] not in report.longreprtext
         ):
             return  # a test of the user's own that failed for reasons of its own
-        findings: tuple[Finding, ...] = ()
-        if error is not None:
-            reason = str(error)
-            findings = tuple(
-                _finding(culprit, reason.splitlines()[0], f"log in {self.folder.path / 'ranks'}")
-                for culprit in error.culprits
-            )
         declared = plugin.criterion_of(item)
-        judgement = without_number(declared[0] if declared else "own", Verdict.ERROR, reason, findings)
+        judgement = failed(declared[0] if declared else "own", reason, error, logs=self.folder.path / "ranks")
         self.record(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -337,47 +342,6 @@ def remember_error(item: pytest.Item, error: ClusterQualError) -> None:
 def measurement_id(item: pytest.Item) -> str | None:
     """The id of the raw measurement behind a test, once it was made."""
     return item.stash.get(_measurement_id, None)
-
-
-def _finding(culprit: str, evidence: str, log: str) -> Finding:
-    """About a rank, a node or two nodes, as `ClusterQualError.culprits` names them."""
-    pair = " - " in culprit or " -> " in culprit
-    kind = "pair" if pair else "rank" if " on " in culprit else "node"
-    check = f"the path between them: firewall rules, routes, VLANs, switch ACLs; then each's {log}"
-    return Finding(
-        suspect=culprit, kind=f"failed {kind}", evidence=evidence, check_next=check if pair else f"the end of its {log}"
-    )
-
-
-def without_number(quantity: str, verdict: Verdict, reason: str, findings: tuple[Finding, ...] = ()) -> Judgement:
-    """A judgement of something that was not measured."""
-    return Judgement(
-        quantity=quantity, label="", value=None, unit="1", interval=None, verdict=verdict, reason=reason,
-        findings=findings,
-    )  # fmt: skip
-
-
-def _outcomes(folder: RunFolder) -> list[Outcome]:
-    """How each test of the run has ended so far, whoever ran it."""
-    by_test: dict[str, list[Record]] = {}
-    for record in folder.records():
-        by_test.setdefault(record.test, []).append(record)
-    tests = folder.tests
-    outcomes = []
-    for test, (first, *others) in by_test.items():
-        verdict = worst([record.judgement.verdict for record in (first, *others)])
-        # A failure that is accepted by name must not block everything behind it.
-        accepted = first.exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED)
-        layout = tests[test].layout if test in tests else ""
-        params = {"layout": layout} if layout else {}
-        outcomes.append(Outcome(test, first.criterion, params, Verdict.PASS if accepted else verdict))
-    return outcomes
-
-
-def _usable(folder: RunFolder) -> dict[str, str]:
-    """Test -> its last measurement, where there is one and what came of it was no error."""
-    failed = {record.test for record in folder.records() if record.judgement.verdict is Verdict.ERROR}
-    return {test: name for name, (test, _, _) in folder.measurements().items() if test not in failed}
 
 
 def _needs(item: pytest.Item) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.launch.slurm import SlurmLauncher
 from pytest_clusterqual.model.record import SCHEMA, Record, Verdict
-from pytest_clusterqual.run import without_number
+from pytest_clusterqual.outcomes import without_number
 from pytest_clusterqual.runs import RunFolder, Selected
 from pytest_clusterqual.show import ProgressLine
 from pytest_clusterqual.world import Progress

@@ -1,0 +1,107 @@
+"""A run that is known to be good, turned into requirements: nothing may be worse than it was, beyond a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from pytest_clusterqual import units
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.record import Record, Verdict
+from pytest_clusterqual.model.requirement import QUANTITIES, Op, Requirement, small_is_good
+
+_SIZES = 0.005  # labels tell a message size with three digits
+_SAME = 1e-6  # of a bound: what is lost by writing it down
+_GOOD = (Verdict.PASS, Verdict.MEASURED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selector:
+    """The cases that a requirement is about, as `Requirement` names them; None selects nothing."""
+
+    layout: str | None = None
+    nodes: int | None = None
+    collective: str | None = None
+    group: str | None = None
+    from_bytes: float | None = None
+    to_bytes: float | None = None
+
+    def given(self) -> dict[str, object]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def baseline_requirements(records: Sequence[Record], *, tolerance: float, run: str) -> list[Requirement]:
+    """One requirement a figure that could be required, `tolerance` (a share) worse than its value in `run`.
+
+    Where several tests give the same figure, such as full runs that save in other ways, the loosest holds for all. A
+    figure of zero has no share that it could be worse by, and is left out.
+
+    Raises:
+        MeasurementError: the run has a test that did not pass, or no figure at all: it is no baseline.
+    """
+    if bad := [
+        record for record in records if record.judgement.verdict not in _GOOD and record.criterion != "decision"
+    ]:
+        first = bad[0]
+        raise MeasurementError(
+            f"{run} is no baseline: {first.test} ended {first.judgement.verdict}: {first.judgement.reason}"
+        )
+    loosest: dict[tuple[str, str, Selector], Requirement] = {}
+    for record in records:
+        judgement = record.judgement
+        unit = QUANTITIES.get(record.criterion, {}).get(judgement.quantity)
+        if unit is None or judgement.value is None or judgement.value <= 0:
+            continue
+        key = (record.criterion, judgement.quantity, _selector(record))
+        found = _requirement(key, judgement.value, unit, tolerance, run)
+        known = loosest.get(key)
+        if known is None or known.met_by(found.value) is False:
+            loosest[key] = found
+    if not loosest:
+        raise MeasurementError(f"{run} is no baseline: it has no figure that could be required")
+    return list(loosest.values())
+
+
+def _requirement(key: tuple[str, str, Selector], value: float, unit: str, tolerance: float, run: str) -> Requirement:
+    criterion, quantity, selector = key
+    small = small_is_good(quantity, unit)
+    op: Op = "<=" if small else ">="
+    bound = value * (1 + tolerance) if small else value * (1 - tolerance)
+    shown = units.show(bound, unit)
+    rounded = units.parse(shown, unit) / bound
+    if rounded < 1 - _SAME if small else rounded > 1 + _SAME:  # to what is stricter: the number itself, then
+        shown = f"{bound:.9g}" if unit == units.RATIO else f"{bound:.9g} {unit}"
+    return Requirement(
+        criterion=criterion, quantity=quantity, op=op, value=units.parse(shown, unit), unit=unit, text=f"{op} {shown}",
+        source=f"baseline {run}: {units.show(value, unit)}", **selector.given(),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _selector(record: Record) -> Selector:
+    conditions, label = record.conditions, record.judgement.label
+    if conditions is None or record.criterion == "full_run":
+        return Selector()
+    if record.criterion == "memory":
+        return Selector(layout=conditions.layout)
+    if record.criterion == "scaling":
+        return Selector(layout=conditions.layout, nodes=_nodes(label) or conditions.nodes)
+    size = _size(label)
+    return Selector(
+        collective=conditions.collective, group=conditions.group,
+        from_bytes=None if size is None else float(int(size * (1 - _SIZES))),
+        to_bytes=None if size is None else float(int(size * (1 + _SIZES)) + 1),
+    )  # fmt: skip
+
+
+def _nodes(label: str) -> int | None:
+    """Of a label such as ``2 nodes``."""
+    number, _, what = label.partition(" ")
+    return int(number) if number.isdecimal() and what in ("node", "nodes") else None
+
+
+def _size(label: str) -> float | None:
+    """Of a label such as ``4 MiB``."""
+    try:
+        return units.parse(label, units.BYTES)
+    except ValueError:
+        return None

@@ -1,0 +1,190 @@
+"""The commands on runs that are recorded: report, decide, judge, baseline, compare, seal and verify."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_clusterqual.options import add_option, tolerance, width
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.judging import Change
+    from pytest_clusterqual.model.decision import Decision
+    from pytest_clusterqual.model.record import Judgement, Record
+    from pytest_clusterqual.runs import RunFolder
+
+
+def add_to(commands: Any) -> None:
+    """Add them to the subcommands of `clusterqual`."""
+    report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
+    report.add_argument("run", type=Path, help="run folder")
+    report.set_defaults(function=_report)
+    decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
+    decide.add_argument("run", type=Path, help="run folder")
+    shown = decide.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="as one JSON object")
+    shown.add_argument("--markdown", action="store_true", help="as Markdown")
+    add_option(
+        decide, "--qual-config", type=Path, metavar="FILE", help="project file that expects an outcome (the run's own)"
+    )
+    decide.set_defaults(function=_decide)
+    judge = commands.add_parser("judge", help="judge the raw measurements of a run again, and say what has changed")
+    judge.add_argument("run", type=Path, help="run folder")
+    judge.add_argument("--config", type=Path, help="project file with the requirements to apply (default: the run's)")
+    judge.set_defaults(function=_judge)
+    baseline = commands.add_parser("baseline", help="a known good run as requirements, for a project file")
+    baseline.add_argument("run", type=Path, help="run folder")
+    baseline.add_argument(
+        "--tolerance", type=tolerance, default="5 %", metavar="SHARE", help="how much worse is as good (default: 5 %%)"
+    )
+    baseline.set_defaults(function=_baseline)
+    compare = commands.add_parser("compare", help="what has changed since an earlier run of the same tests")
+    compare.add_argument("old", type=Path, help="run folder to compare with")
+    compare.add_argument("new", type=Path, nargs="+", help="run folders, each compared with the first")
+    compare.add_argument("--json", action="store_true", help="all figures instead of tables")
+    compare.set_defaults(function=_compare)
+    seal = commands.add_parser("seal", help="pack a run into one signed file that can be checked anywhere")
+    seal.add_argument("run", type=Path, help="run folder")
+    seal.add_argument("--key", type=Path, metavar="FILE", help="ssh key to sign with, such as ~/.ssh/id_ed25519")
+    seal.add_argument("--out", type=Path, metavar="FILE", help="the file to make (default: here, by the run's name)")
+    seal.set_defaults(function=_seal)
+    verify = commands.add_parser("verify", help="check a sealed run: its parts, its signature, its verdicts")
+    verify.add_argument("file", type=Path, help="what seal has made")
+    verify.add_argument("--signers", type=Path, metavar="FILE", help="keys you trust, as ssh's allowed_signers")
+    verify.set_defaults(function=_verify)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.deciding import conclude, plan_of
+    from pytest_clusterqual.report import junit, plots
+    from pytest_clusterqual.runs import RunFolder
+
+    folder = RunFolder.open(arguments.run)
+    records = folder.records()
+    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
+    junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
+    count, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
+    if missing:
+        print(missing, file=sys.stderr)
+    return show(folder, records, plots=count, decision=conclude(folder, plan_of(folder)))
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    """1 if the project file expects another outcome."""
+    from pytest_clusterqual.deciding import plan_of
+    from pytest_clusterqual.judge.decision.verdict import decide
+    from pytest_clusterqual.read.project import load_project
+    from pytest_clusterqual.report import worksheet
+    from pytest_clusterqual.runs import RunFolder
+
+    folder, file = RunFolder.open(arguments.run), arguments.qual_config
+    plan = load_project(file).decision if file else plan_of(folder)
+    decision = decide(folder.numbered(), plan)
+    if arguments.json:
+        print(worksheet.as_json(decision, run=folder.run), end="")
+    elif arguments.markdown:
+        print(worksheet.markdown(decision, run=folder.run), end="")
+    else:
+        print(worksheet.worksheet(decision, run=folder.run, width=width(100), color=sys.stdout.isatty()))
+    return 0 if plan is None or plan.expect in (None, decision.outcome) else 1
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    """The run folder is only read."""
+    from pytest_clusterqual.judge.decision.verdict import decide
+    from pytest_clusterqual.judging import changes, judge_again, own_project
+    from pytest_clusterqual.read.project import load_project
+    from pytest_clusterqual.runs import RunFolder
+
+    folder = RunFolder.open(arguments.run)
+    told = folder.environment
+    project = (
+        load_project(
+            arguments.config, nodes=told.get("nodes"), nproc_per_node=told.get("nproc_per_node"), data=False
+        )
+        if arguments.config else own_project(folder)
+    )  # fmt: skip
+    records = judge_again(folder, project)
+    code = show(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
+    for change in changes(folder.records(), records):
+        print(_changed(change))
+    return code
+
+
+def _changed(change: Change) -> str:
+    name = " ".join(filter(None, (change.quantity, change.label, change.requirement)))
+    before, after = (_said(judgement) for judgement in (change.before, change.after))
+    return f"changed    {change.test}: {name}: {before} -> {after}"
+
+
+def _said(judgement: Judgement | None) -> str:
+    from pytest_clusterqual.report.text import value_of
+
+    return "not judged" if judgement is None else " ".join(filter(None, (value_of(judgement), str(judgement.verdict))))
+
+
+def _baseline(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.baseline import as_yaml, requirements_of
+
+    required = requirements_of(arguments.run, tolerance=arguments.tolerance)
+    print(as_yaml(required, run=arguments.run.resolve().name, tolerance=arguments.tolerance), end="")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    """1 if something is worse."""
+    from pytest_clusterqual.comparing import as_text, compare_runs
+
+    found = compare_runs(arguments.old, arguments.new)
+    print(as_text(found, as_json=arguments.json, width=width(100), color=sys.stdout.isatty()))
+    return 1 if any(figure.change == "worse" for each in found for figure in each.figures) else 0
+
+
+def _seal(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.runs import RunFolder
+    from pytest_clusterqual.sealing import default_name, seal
+
+    folder = RunFolder.open(arguments.run)
+    key = arguments.key.expanduser() if arguments.key else None
+    file = seal(folder, key=key, out=arguments.out or default_name(arguments.run))
+    print(f"sealed     {file}" + ("" if key else "; nobody has signed it: name an ssh key with --key"))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    """1 if anything is not as it was sealed, or does not follow from what was measured."""
+    from pytest_clusterqual.sealing import verify
+
+    found = verify(arguments.file, signers=arguments.signers)
+    print(f"run        {found.run}, sealed {found.sealed} by pytest-clusterqual {found.package}")
+    print(f"signature  {found.signer}")
+    for problem in found.problems:
+        print(f"CHANGED    {problem}")
+    for change in found.different:
+        print(f"DIFFERENT  {_changed(change).removeprefix('changed    ')}")
+    if found.problems or found.different:
+        return 1
+    print(f"verified   {found.files} files as they were sealed; judged again, every verdict is the same:")
+    for test, verdict in found.verdicts.items():
+        print(f"  {verdict:<10} {test}")
+    return 0
+
+
+def show(
+    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
+    decision: Decision | None = None,
+) -> int:  # fmt: skip
+    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
+    from pytest_clusterqual.model.record import Verdict, worst
+    from pytest_clusterqual.report import terminal
+
+    print(terminal.summary(
+        records, run_folder=str(folder.path), simulated=folder.simulated, width=width(100), color=sys.stdout.isatty(),
+        plots=plots, decision=decision,
+    ))  # fmt: skip
+    for torn in folder.torn:
+        print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
+    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1

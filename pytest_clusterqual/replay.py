@@ -1,0 +1,79 @@
+"""A run judged once more by its tests, from what another one has recorded: no node is asked, no rank is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pytest_clusterqual import plugin
+from pytest_clusterqual.errors import ClusterQualError, RunFolderError
+from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.runs import RunFolder
+
+# What the machine told of itself then is true of its measurements, whenever they are judged.
+_OF_THE_MACHINE = ("hosts", "device", "device_name", "backend", "versions", "links", "launcher", "named_hosts")
+
+
+class Replay:
+    """The recorded run behind `--qual-replay`."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Replay | None:
+        """None unless the options ask for one.
+
+        Raises:
+            ClusterQualError: with another option that says something else.
+            RunFolderError: there is no such run.
+        """
+        named = plugin.option(config, "--qual-replay")
+        if not named:
+            return None
+        for other in ("--qual-resume", "--qual-hosts", "--qual-launcher"):
+            if config.getoption(other):
+                raise ClusterQualError(f"--qual-replay measures nothing: leave out {other}")
+        if plugin.given(config) or plugin.distributes(config):
+            raise ClusterQualError("a replay takes seconds: leave out -n")
+        return cls(RunFolder.open(Path(config.invocation_params.dir) / named))
+
+    @property
+    def simulated(self) -> bool:
+        return self._folder.simulated
+
+    def size(self) -> tuple[int, int]:
+        """Nodes, and ranks on each.
+
+        Raises:
+            RunFolderError: the run did not record them.
+        """
+        nodes, ranks = (self._folder.environment.get(key) for key in ("nodes", "nproc_per_node"))
+        if not isinstance(nodes, int) or not isinstance(ranks, int):
+            raise RunFolderError(f"{self._folder.path}: does not say on how many nodes it ran; it cannot be replayed")
+        return nodes, ranks
+
+    def into(self, folder: RunFolder, tests: Iterable[str]) -> dict[str, str]:
+        """Put what was measured for these tests into the new run; test -> its measurement there."""
+        told = {key: value for key, value in self._folder.environment.items() if key in _OF_THE_MACHINE}
+        folder.update_environment({**told, "replay_of": self._folder.run})
+        found = {_name(test): (criterion, made) for test, criterion, made in self._folder.measurements().values()}
+        return {
+            test: folder.add_measurement(found[_name(test)][0], test, found[_name(test)][1])
+            for test in tests
+            if _name(test) in found
+        }
+
+    def why_not(self, test: str) -> str:
+        """Why there is no measurement of a test."""
+        for record in self._folder.records():
+            if _name(record.test) == _name(test) and record.judgement.verdict in (Verdict.ERROR, Verdict.BLOCKED):
+                return f"not measured in {self._folder.run}: {record.judgement.reason}"
+        return f"{self._folder.run} has no measurement of this test"
+
+
+def _name(test: str) -> str:
+    """File and name of a test, wherever its folder is now."""
+    return test.rpartition("/")[2]
