@@ -1,27 +1,23 @@
-"""The commands on runs that are recorded: report, decide, judge, baseline, compare, seal and verify."""
+"""The commands on runs that are recorded: report, decide, judge, baseline, export, merge, compare, seal and verify."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_clusterqual import reporting
 from pytest_clusterqual.options import add_option, tolerance, width
 
 if TYPE_CHECKING:
     from pytest_clusterqual.judging import Change
-    from pytest_clusterqual.model.decision import Decision
-    from pytest_clusterqual.model.record import Judgement, Record
-    from pytest_clusterqual.runs import RunFolder
+    from pytest_clusterqual.model.record import Judgement
 
 
 def add_to(commands: Any) -> None:
     """Add them to the subcommands of `clusterqual`."""
-    report = commands.add_parser("report", help="print the verdicts of a run, write its junit.xml and plots again")
-    report.add_argument("run", type=Path, help="run folder")
-    report.set_defaults(function=_report)
+    reporting.add_parser(commands)
     decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
     decide.add_argument("run", type=Path, help="run folder")
     shown = decide.add_mutually_exclusive_group()
@@ -41,6 +37,17 @@ def add_to(commands: Any) -> None:
         "--tolerance", type=tolerance, default="5 %", metavar="SHARE", help="how much worse is as good (default: 5 %%)"
     )
     baseline.set_defaults(function=_baseline)
+    export = commands.add_parser("export", help="the verdicts of a run for other programs to show")
+    export.add_argument("run", type=Path, help="run folder")
+    export.add_argument(
+        "--format", choices=["markdown", "openmetrics"], required=True,
+        help="for the summary of a CI job, or for what collects metrics",
+    )  # fmt: skip
+    export.set_defaults(function=_export)
+    merge = commands.add_parser("merge", help="parts of one qualification that ran apart, as one run")
+    merge.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="run folder to make")
+    merge.set_defaults(function=_merge)
     compare = commands.add_parser("compare", help="what has changed since an earlier run of the same tests")
     compare.add_argument("old", type=Path, help="run folder to compare with")
     compare.add_argument("new", type=Path, nargs="+", help="run folders, each compared with the first")
@@ -55,21 +62,6 @@ def add_to(commands: Any) -> None:
     verify.add_argument("file", type=Path, help="what seal has made")
     verify.add_argument("--signers", type=Path, metavar="FILE", help="keys you trust, as ssh's allowed_signers")
     verify.set_defaults(function=_verify)
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.deciding import conclude, plan_of
-    from pytest_clusterqual.report import junit, plots
-    from pytest_clusterqual.runs import RunFolder
-
-    folder = RunFolder.open(arguments.run)
-    records = folder.records()
-    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
-    junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
-    count, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
-    if missing:
-        print(missing, file=sys.stderr)
-    return show(folder, records, plots=count, decision=conclude(folder, plan_of(folder)))
 
 
 def _decide(arguments: argparse.Namespace) -> int:
@@ -108,7 +100,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         if arguments.config else own_project(folder)
     )  # fmt: skip
     records = judge_again(folder, project)
-    code = show(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
+    code = reporting.print_summary(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
     for change in changes(folder.records(), records):
         print(_changed(change))
     return code
@@ -132,6 +124,31 @@ def _baseline(arguments: argparse.Namespace) -> int:
     required = requirements_of(arguments.run, tolerance=arguments.tolerance)
     print(as_yaml(required, run=arguments.run.resolve().name, tolerance=arguments.tolerance), end="")
     return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.deciding import plan_of
+    from pytest_clusterqual.judge.decision.verdict import decide
+    from pytest_clusterqual.report.markdown import markdown
+    from pytest_clusterqual.report.metrics import metrics
+    from pytest_clusterqual.runs import RunFolder
+
+    folder = RunFolder.open(arguments.run)
+    records = folder.records()
+    if arguments.format == "openmetrics":
+        print(metrics(records), end="")
+        return 0
+    rests = any(record.criterion in ("memory", "scaling") for record in records)
+    decision = decide(folder.numbered(), plan_of(folder)) if rests else None
+    print(markdown(records, run=folder.run, simulated=folder.simulated, decision=decision), end="")
+    return 0
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.merging import merge
+
+    folder = merge(arguments.runs, arguments.out)
+    return reporting.report(argparse.Namespace(run=folder.path, out=None))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -171,20 +188,3 @@ def _verify(arguments: argparse.Namespace) -> int:
     for test, verdict in found.verdicts.items():
         print(f"  {verdict:<10} {test}")
     return 0
-
-
-def show(
-    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
-    decision: Decision | None = None,
-) -> int:  # fmt: skip
-    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
-    from pytest_clusterqual.model.record import Verdict, worst
-    from pytest_clusterqual.report import terminal
-
-    print(terminal.summary(
-        records, run_folder=str(folder.path), simulated=folder.simulated, width=width(100), color=sys.stdout.isatty(),
-        plots=plots, decision=decision,
-    ))  # fmt: skip
-    for torn in folder.torn:
-        print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1

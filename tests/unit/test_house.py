@@ -23,7 +23,7 @@ FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire"
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
     "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
-    "judging", "sealing", "comparing", "replay", "outcomes",
+    "judging", "sealing", "comparing", "replay", "outcomes", "baseline", "merging",
     "recorded_commands", "options",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
