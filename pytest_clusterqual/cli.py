@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual import __version__, recorded_commands, reporting
+from pytest_clusterqual import __version__, recorded_commands
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.options import PROJECT_FILES, add_option, width
 
@@ -231,7 +231,7 @@ def _import(arguments: argparse.Namespace) -> int:
         arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
         nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
     )  # fmt: skip
-    return reporting.print_summary(folder, folder.records(), enough="PASS" if config else "MEASURED")
+    return recorded_commands.show(folder, folder.records(), enough="PASS" if config else "MEASURED")
 
 
 def _import_trace(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_clusterqual import reporting
 from pytest_clusterqual.options import add_option, tolerance, width
 
 if TYPE_CHECKING:
@@ -17,7 +16,12 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add them to the subcommands of `clusterqual`."""
-    reporting.add_parser(commands)
+    report = commands.add_parser(
+        "report", help="print the verdicts of a run, write its junit.xml, plots and page again"
+    )
+    report.add_argument("run", type=Path, help="run folder")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
+    report.set_defaults(function=_report)
     decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
     decide.add_argument("run", type=Path, help="run folder")
     shown = decide.add_mutually_exclusive_group()
@@ -64,6 +68,26 @@ def add_to(commands: Any) -> None:
     verify.set_defaults(function=_verify)
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    """As a run does at its end, without its limit on the time for plots."""
+    from pytest_clusterqual.deciding import conclude, plan_of
+    from pytest_clusterqual.report import junit, plots
+    from pytest_clusterqual.reporting import PAGE, write_page
+    from pytest_clusterqual.runs import RunFolder
+
+    folder = RunFolder.open(arguments.run)
+    records = folder.records()
+    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
+    junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
+    drawn, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
+    if missing:
+        print(missing, file=sys.stderr)
+    decision = conclude(folder, plan_of(folder))
+    page = arguments.out or folder.path / PAGE
+    write_page(folder, page, plots=drawn, note=missing, decision=decision)
+    return show(folder, records, plots=len(drawn), decision=decision, page=page)
+
+
 def _decide(arguments: argparse.Namespace) -> int:
     """1 if the project file expects another outcome."""
     from pytest_clusterqual.deciding import plan_of
@@ -100,7 +124,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         if arguments.config else own_project(folder)
     )  # fmt: skip
     records = judge_again(folder, project)
-    code = reporting.print_summary(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
+    code = show(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
     for change in changes(folder.records(), records):
         print(_changed(change))
     return code
@@ -148,7 +172,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.merging import merge
 
     folder = merge(arguments.runs, arguments.out)
-    return reporting.report(argparse.Namespace(run=folder.path, out=None))
+    return _report(argparse.Namespace(run=folder.path, out=None))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -188,3 +212,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     for test, verdict in found.verdicts.items():
         print(f"  {verdict:<10} {test}")
     return 0
+
+
+def show(
+    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
+    decision: Decision | None = None, page: Path | None = None,
+) -> int:  # fmt: skip
+    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
+    from pytest_clusterqual.model.record import Verdict, worst
+    from pytest_clusterqual.report import terminal
+
+    print(terminal.summary(
+        records, run_folder=str(folder.path), simulated=folder.simulated, width=width(100), color=sys.stdout.isatty(),
+        plots=plots, decision=decision, page=str(page or ""),
+    ))  # fmt: skip
+    for torn in folder.torn:
+        print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
+    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1
