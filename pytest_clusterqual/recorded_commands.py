@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from pytest_clusterqual.options import add_option, tolerance, width
 
 if TYPE_CHECKING:
     from pytest_clusterqual.judging import Change
-    from pytest_clusterqual.model.record import Judgement
+    from pytest_clusterqual.model.decision import Decision
+    from pytest_clusterqual.model.record import Judgement, Record
+    from pytest_clusterqual.runs import RunFolder
 
 
 def add_to(commands: Any) -> None:
