@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,30 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     probe.set_defaults(function=_import_probe)
     recorded_commands.add_to(commands)
+    completion = commands.add_parser("completion", help="what makes a shell complete this command: source its output")
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
+    completion.set_defaults(function=_completion)
     return parser
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    import shtab  # on first use
+
+    parser = _parser()
+    for each in _with_subparsers(parser):
+        for action in each._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
+    print(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def _with_subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _with_subparsers(each)
 
 
 def _add_import(command: argparse.ArgumentParser) -> None:

@@ -16,26 +16,30 @@ PACKAGE = "pytest_clusterqual"
 
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
-FILES = frozenset({"runs", "lines", "leases", "channel", "probe"})
+FILES = frozenset({"runs", "lines", "leases", "channel", "probe", "own"})
 # The session and its parts.
-FLOOR_TWO = frozenset({"session", "world", "training_launch", "perf_run", "wire", "reach", "trouble"})
+FLOOR_TWO = frozenset({
+    "session", "world", "training_launch", "command_launch", "perf_run", "wire", "reach", "trouble"
+})  # fmt: skip
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
     "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
     "judging", "sealing", "comparing", "replay", "outcomes", "baseline", "merging",
-    "recorded_commands", "options",
+    "recorded_commands", "options", "reporting",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
 FLOOR_THREE = frozenset({
-    "cases", "criteria", "fabric_measuring", "measuring", "narrowing", "needs", "pair_measuring", "perf_measuring",
+    "cases", "command_measuring", "command_reading", "command_steps", "criteria", "fabric_measuring", "measuring",
+    "narrowing", "needs", "pair_measuring", "perf_measuring",
     "reported_runs", "rung_measuring", "full_run_measuring",
 })  # fmt: skip
 EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
-    "rank": WORDS | {"channel", "probe"},
+    "rank": WORDS | {"channel", "probe", "own"},
     "probe": frozenset({"", "errors"}),  # it is imported by scripts that know nothing of the rest
+    "own": frozenset({""}),  # and this one by a factory
     "runs": WORDS | {"lines"},
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
     "measuring": BELOW_SESSION | FLOOR_TWO,
@@ -45,6 +49,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "rung_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
     "narrowing": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring"},
     "needs": BELOW_SESSION,
+    "command_steps": BELOW_SESSION,
+    "command_reading": BELOW_SESSION | FLOOR_TWO | {"command_steps"},
+    "command_measuring": BELOW_SESSION | FLOOR_TWO | {"command_reading", "command_steps", "measuring"},
     "reported_runs": BELOW_SESSION,
     "perf_measuring": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring", "measuring", "reported_runs"},
     "cases": BELOW_SESSION | FLOOR_TWO | {"needs"},
@@ -61,7 +68,8 @@ THIRD_PARTY: dict[str, set[str]] = {
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
 ON_FIRST_USE: dict[str, set[str]] = {
-    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "report": {"matplotlib"},
+    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "report": {"matplotlib", "jinja2"},
+    "cli": {"shtab"},
 }  # fmt: skip
 AS_WRITTEN = {"yaml": "PyYAML", "pydantic_core": "pydantic"}
 
@@ -207,6 +215,8 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("channel", "def store():\n    from torch.distributed import TCPStore", []),
         ("probe", "import json\nfrom pytest_clusterqual.errors import x", []),
         ("probe", "from pytest_clusterqual.model import x", [":1: probe may not import model"]),
+        ("own", "import torch", [":1: own may not import torch"]),
+        ("own", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch", []),
         ("probe", "def late():\n    import torch", [":2: probe may not import torch"]),
         ("rank.jobs", "import torch, numpy\nfrom pytest_clusterqual.channel import Channel", []),
         ("rank.jobs", "import pydantic, pytest, yaml", [f":1: rank may not import {name}" for name in
@@ -244,7 +254,7 @@ def test_the_package_itself_imports_nothing_but_words() -> None:
 
 
 THIRD_PARTIES = (
-    r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|pytest)\b"
+    r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|jinja2|pytest)\b"
 )
 
 
@@ -258,7 +268,7 @@ def third_party_table() -> dict[str, str]:
 
 def test_the_page_and_this_test_say_the_same_about_third_parties() -> None:
     page = third_party_table()
-    rooms = {"model", "errors", "probe", "units", "read", "launch", "rank", "channel", "judge", "report", "doors"}
+    rooms = {"model", "errors", "probe", "own", "units", "read", "launch", "rank", "channel", "judge", "report", "doors"}
     assert rooms == set(page)
     for room, words in page.items():
         allowed = THIRD_PARTY.get("plugin" if room == "doors" else room, set()) | ON_FIRST_USE.get(room, set())
