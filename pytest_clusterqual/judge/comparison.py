@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples
-from pytest_clusterqual.model.comparison import Compared, Refused, RunsCompared
+from pytest_clusterqual.model.comparison import Compared, Refused, RunsCompared, Turned
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Interval, Judgement, Record
+from pytest_clusterqual.model.record import Interval, Judgement, Record, worst
 from pytest_clusterqual.model.requirement import QUANTITIES, small_is_good
 
 LEVEL = 0.05  # of all figures together: how often two runs that are alike may be told to differ
@@ -44,11 +44,23 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
     return RunsCompared(
         old=old[0].run,
         new=new[0].run,
+        turned=tuple(_turned(comparable, before, after, judged)),
         figures=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -_distance(each)))),
         refused=tuple(refused),
         only_old=tuple(test for test in before if test not in after),
         only_new=tuple(test for test in after if test not in before),
     )
+
+
+def _turned(
+    tests: Sequence[str], old: Mapping[str, Sequence[Record]], new: Mapping[str, Sequence[Record]],
+    figures: Sequence[Compared],
+) -> Iterator[Turned]:  # fmt: skip
+    moved = {figure.test for figure in figures if figure.change in ("worse", "better")}
+    for test in tests:
+        was, now = (worst([record.judgement.verdict for record in records[test]]) for records in (old, new))
+        if was is not now:
+            yield Turned(test=test, old=was, new=now, explained=test in moved)
 
 
 def _nothing(both: Sequence[str], refused: Sequence[Refused]) -> str:

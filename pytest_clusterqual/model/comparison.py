@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_clusterqual.model.record import Interval
+from pytest_clusterqual.model.record import Interval, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,6 +16,19 @@ class Refused:
     what: str
     old: str
     new: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turned:
+    """A test with another verdict although its workload, topology and machine are the same.
+
+    `explained` says that one of its figures has changed by more than chance; else the test is flaky.
+    """
+
+    test: str
+    old: Verdict
+    new: Verdict
+    explained: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,11 +55,12 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunsCompared:
-    """`figures` with the worst first. `only_old` and `only_new` are tests that the other run does not have."""
+    """`figures` with the worst first, `turned` the tests with another verdict. `only_old` and `only_new` are tests that the other run does not have."""
 
     old: str
     new: str
     figures: tuple[Compared, ...]
+    turned: tuple[Turned, ...]
     refused: tuple[Refused, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]

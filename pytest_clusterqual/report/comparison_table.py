@@ -59,6 +59,9 @@ def _lines(found: RunsCompared, *, hidden: int) -> Iterator[tuple[str, str]]:
     )
     if counts["open"]:
         yield "open", _OPEN
+    for test in found.turned:
+        why = "with a figure that changed by more than chance" if test.explained else "flaky: none of its figures did"
+        yield "turned", f"{text.case_of(test.test)}: {test.old} -> {test.new}, {why}"
     for each in found.refused:
         yield "refused", f"{each.test}: {each.what} was {each.old}, now {each.new}: not the same thing"
     for name, tests in (("old", found.only_old), ("new", found.only_new)):

@@ -17,7 +17,7 @@ from pytest_clusterqual.comparing import as_text, compare_runs
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.judge.comparison import compare
 from pytest_clusterqual.judge.statistics import median, median_interval
-from pytest_clusterqual.model.record import Interval, Record
+from pytest_clusterqual.model.record import Interval, Record, Verdict
 from pytest_clusterqual.report.comparison_table import comparison_report
 
 
@@ -132,6 +132,17 @@ def test_the_table_says_what_changed_and_how_sure_it_is() -> None:
     assert "1 worse, 13 alike, 1 open; 3 more that are alike are not shown" in report
     assert "too few samples" in report and "another launch" in report
     assert max(map(len, comparison_report(compare(old, new), width=60).splitlines())) <= 60
+
+
+def test_a_test_that_turned_without_a_change_is_flaky() -> None:
+    old, new = runs(1.0)
+    for change, explained in ((1.0, False), (0.5, True)):
+        other = runs(change)[1]
+        failed = [replace(other[0], judgement=replace(other[0].judgement, verdict=Verdict.FAIL))]
+        (turned,) = compare(old, failed).turned
+        assert (turned.old, turned.new, turned.explained) == (old[0].judgement.verdict, Verdict.FAIL, explained)
+        assert ("flaky" in comparison_report(compare(old, failed), width=100)) is not explained
+    assert compare(old, new).turned == ()
 
 
 def test_folders_are_compared_with_the_first(tmp_path: Path) -> None:
