@@ -55,7 +55,9 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunsCompared:
-    """`figures` with the worst first, `turned` the tests with another verdict. `only_old` and `only_new` are tests that the other run does not have."""
+    """`figures` with the worst first, `turned` the tests with another verdict. `only_old` and `only_new` are tests that
+    the other run does not have.
+    """
 
     old: str
     new: str

@@ -28,7 +28,7 @@ def figure(
     samples = tuple(level * drawn.lognormvariate(0, noise) for _ in range(count))
     made = judgement(
         quantity=quantity, label=label, unit=unit, value=median(samples), interval=median_interval(samples),
-        samples=samples, requirement=None,
+        samples=samples, requirement=None, verdict=Verdict.PASS,
     )  # fmt: skip
     return replace(record(), test=test, judgement=made, conditions=conditions(**under))
 
