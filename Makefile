@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 LAB_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge openmpi-bin iproute2 nftables \
 	ethtool e2fsprogs gcc libc6-dev python3-venv
 
-.PHONY: qualify test lab lab-packages lint clean
+.PHONY: qualify test docs lab lab-packages lint clean
 
 qualify: $(VENV)/.installed
 	$(BIN)/python -m pytest qualification/ --nodes $(NODES) $(ARGS)
@@ -19,12 +19,17 @@ test: $(VENV)/.installed lint
 
 # All faults and whole qualifications on several real hosts of this machine; as root. See docs/faults.md.
 lab: lab-packages $(VENV)/.installed
-	CLUSTERQUAL_LAB=full $(BIN)/python -m pytest tests/lab $(ARGS)
+	CLUSTERQUAL_LAB=full $(BIN)/python -m pytest tests/lab tests/plugin/test_recovery.py $(ARGS)
 
 # What the lab needs, on Debian; as root.
 lab-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(LAB_PACKAGES)
+
+# The pages as a site, in build/site; a link that leads nowhere or a page that is missing ends it.
+docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --quiet
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_clusterqual import measuring, rung_measuring
+from pytest_clusterqual import full_run_measuring, measuring, rung_measuring
 from pytest_clusterqual.criteria import judge
 from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.session import Session
@@ -40,8 +41,10 @@ def paths(project: Project, session: Session, *, full: bool) -> list[tuple[str, 
             (f"fixed work of {name}", partial(measuring.scaling, session, layout, (1,), repeats=1)),
         ]
     if full:
-        found.append((f"full run with {project.full_run.checkpoint_mode} checkpoints, {precision}",
-                      partial(measuring.full_run, session, project.layouts[0])))  # fmt: skip
+        plan = project.full_run
+        (saving,), (failure,) = plan.checkpoints, plan.failures
+        run = partial(full_run_measuring.full_run, session, project.layouts[0], saving, failure, nodes=1)
+        found.append((f"full run with {saving.mode} checkpoints, {precision}", run))
     return found
 
 
@@ -99,10 +102,11 @@ def main() -> int:
     outcomes = []
     for precision, mode in (("fp32", "sync"), ("bf16", "async"), ("fp16", None)):
         tried = replace(
-            project, workload=replace(project.workload, precision=precision), memory=MemoryPlan(budget=10.0),
+            project, job=replace(project.workload, precision=precision), memory=MemoryPlan(budget=10.0),
             scaling=ScalingPlan(points=(1,)),
             full_run=FullRunPlan(
-                steps=12, checkpoint_every=4, checkpoint_mode=mode or "sync", kill_rank=0, kill_step=7
+                steps=12, checkpoints=(Checkpoints(every=4, mode=mode or "sync"),),
+                failures=(Failure(kind="kill_rank", step=7),),
             ),
         )  # fmt: skip
         launcher = LocalLauncher(device="cuda")

@@ -35,11 +35,15 @@ _SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted."""
+    """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted.
+
+    `report` is where the page goes; None: into the run folder.
+    """
 
     project: Project
     nodes: int
     nproc_per_node: int
+    report: Path | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -70,7 +74,7 @@ def read_asked(config: pytest.Config) -> Asked:
     project = load_project(file, nodes=nodes, nproc_per_node=nproc_per_node)
     return Asked(
         project=_with_baseline(config, replace(project, launcher=_launcher(config, project))),
-        nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node,
+        nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node, report=_report(config),
     )  # fmt: skip
 
 
@@ -83,7 +87,12 @@ def _replayed(
         if asked not in (None, was):
             raise ClusterQualError(f"{name}: got {asked}, the run that is replayed had {was}; leave it out")
     project = load_project(file, nodes=size[0], nproc_per_node=size[1], data=False)
-    return Asked(project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1])
+    return Asked(project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1], report=_report(config))
+
+
+def _report(config: pytest.Config) -> Path | None:
+    named = plugin.option(config, "--qual-report")
+    return Path(config.invocation_params.dir) / named if named else None
 
 
 def _with_baseline(config: pytest.Config, project: Project) -> Project:

@@ -77,7 +77,9 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
     layouts = [layout.name for layout in project.layouts if plan.layouts is None or layout.name in plan.layouts]
     if criterion == "full_run":
         assert project.full_run is not None
-        return [case for layout in layouts for case in _full_runs(project.full_run, layout, nodes)]
+        return [
+            case for layout in layouts for case in _full_runs(project, project.full_run, layout, nodes, nproc_per_node)
+        ]
     if criterion != "scaling":
         ladder = criterion == "memory" and project.memory is not None and project.memory.ladder
         climb = [Case(criterion=criterion, nodes=nodes, part="ladder")] if ladder else []
@@ -91,14 +93,37 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
     ]
 
 
-def _full_runs(plan: FullRunPlan, layout: str, nodes: int) -> Iterator[Case]:
-    """Each failure with the first way to save, and each other way without a failure; see `FullRunPlan`."""
+def _full_runs(project: Project, plan: FullRunPlan, layout: str, nodes: int, nproc_per_node: int) -> Iterator[Case]:
+    """Each failure with the first way to save, and each other way without a failure; see `FullRunPlan`.
+
+    A run that goes on with a spare node has one node less than there are.
+    """
     first, *others = plan.checkpoints
     ways: list[tuple[Checkpoints, Failure | None]] = [(first, failure) for failure in plan.failures] or [(first, None)]
     ways += [(other, None) for other in others]
     names = _distinct([str(failure or saving) for saving, failure in ways]) if len(ways) > 1 else [""]
     for (saving, failure), name in zip(ways, names, strict=True):
-        yield Case(criterion="full_run", nodes=nodes, layout=layout, checkpoints=saving, failure=failure, variant=name)
+        used = max(nodes - 1, 1) if failure and failure.go_on == "spare" else nodes
+        yield Case(
+            criterion="full_run", nodes=used, layout=layout, checkpoints=saving, failure=failure, variant=name,
+            inapplicable=_from_log(project) or _unable(project, layout, failure, nodes, nproc_per_node),
+        )  # fmt: skip
+
+
+def _from_log(project: Project) -> str:
+    if project.command is None or not project.command.log:
+        return ""
+    return "a log does not tell where all the time of a run goes: have the command make a Probe, without workload.log"
+
+
+def _unable(project: Project, layout: str, failure: Failure | None, nodes: int, nproc_per_node: int) -> str:
+    """Why a run cannot go on after this failure as the file wants it."""
+    if failure is None or failure.go_on == "same":
+        return ""
+    if nodes == 1:
+        return "there is no spare node: it needs --nodes 2 or more"
+    unfit = _unfit(project, layout, nodes - 1, nproc_per_node)
+    return f"with one node less: {unfit}" if unfit else ""
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -122,7 +147,9 @@ def _scaling_cases(
 
 
 def _unfit(project: Project, layout: str, nodes: int, nproc_per_node: int) -> str:
-    """Why the exact job cannot be spread like that over so many nodes."""
+    """Why the exact job cannot be spread like that over so many nodes; a command says so itself."""
+    if project.command is not None:
+        return ""
     try:
         project.workload.accumulation(mesh(project.layout(layout), nodes * nproc_per_node, nproc_per_node).data)
     except ValueError as error:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_clusterqual import (
+    command_measuring,
     fabric_measuring,
     full_run_measuring,
     measuring,
@@ -85,7 +86,8 @@ def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
     if isinstance(measurement, ScalingMeasurement):
         return judge_scaling(measurement, project.requirements("scaling"), project.target)
     if isinstance(measurement, FullRunMeasurement):
-        return judge_full_run(measurement, project.requirements("full_run"))
+        between = project.full_run.time_between_failures if project.full_run else None
+        return judge_full_run(measurement, project.requirements("full_run"), between)
     assert project.fabric is not None
     return _judge_fabric(measurement, project.fabric)
 
@@ -113,14 +115,27 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.part == "ladder":
         return rung_measuring.memory_ladder(session)
     assert layout is not None
+    if session.project.command is not None:
+        return _command(session, case)
     if case.criterion == "memory":
         return measuring.memory(session, layout)
     if case.criterion == "full_run":
         assert case.checkpoints is not None
-        return full_run_measuring.full_run(session, layout, case.checkpoints, case.failure)
+        return full_run_measuring.full_run(session, layout, case.checkpoints, case.failure, nodes=case.nodes)
     plan = session.project.scaling
     assert plan is not None
     return _scaling(session, plan, case, layout)
+
+
+def _command(session: Session, case: Case) -> Measurement:
+    if case.criterion == "memory":
+        return command_measuring.memory(session)
+    if case.criterion == "full_run":
+        return command_measuring.full_run(session, case.failure, nodes=case.nodes)
+    plan = session.project.scaling
+    assert plan is not None
+    work = partial(command_measuring.scaling, session, (case.baseline, case.nodes))
+    return _continued(session, work(repeats=plan.repeats), partial(work, repeats=_MORE_REPEATS), plan.budget)
 
 
 def _scaling(session: Session, plan: ScalingPlan, case: Case, layout: Layout) -> ScalingMeasurement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.report import junit, plots, terminal
 from pytest_clusterqual.report.network_map import traffic_lines
+from pytest_clusterqual.reporting import PAGE, write_page
 from pytest_clusterqual.runs import RunFolder, Selected
 
 _PLOTS = 20.0  # seconds; a run with hundreds of tests is not kept waiting for its pictures
@@ -32,7 +34,7 @@ class Ending:
         self._asked = asked
         self._folder: RunFolder | None = None
         self._problem = ""
-        self._plots, self._note = 0, ""
+        self._plots, self._note, self._page = 0, "", ""
         self._decision: Decision | None = None
         self._summarized = False
 
@@ -51,10 +53,20 @@ class Ending:
         except RunFolderError as error:
             self._problem = self._problem or str(error)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
-            self._plots, self._note = plots.write_plots(
+            drawn, self._note = plots.write_plots(
                 folder.records(), folder.measurements(), folder.path / "plots", budget=_PLOTS
             )
+            self._plots = len(drawn)
+            self._write_page(folder, drawn)
         return exitstatus or (1 if self._problem or without_verdict(folder.tests, folder.records()) else 0)
+
+    def _write_page(self, folder: RunFolder, drawn: Sequence[plots.Plot]) -> None:
+        path = self._asked.report or folder.path / PAGE
+        try:
+            write_page(folder, path, plots=drawn, note=self._note, decision=self._decision)
+            self._page = _relative(path)
+        except RunFolderError as error:
+            self._problem = self._problem or str(error)
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
         """The table of verdicts, and what is missing; once."""
@@ -68,6 +80,7 @@ class Ending:
             text = terminal.summary(
                 records, run_folder=_relative(self._folder.path), simulated=self._folder.simulated,
                 width=tw.fullwidth, color=tw.hasmarkup, plots=self._plots, decision=self._decision,
+                page=self._page,
             )  # fmt: skip
             reporter.write(text.rstrip() + "\n")
         if any(test.criterion == "fabric" for test in tests.values()):

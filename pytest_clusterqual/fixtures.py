@@ -12,6 +12,7 @@ from pytest_clusterqual.errors import ClusterQualError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_clusterqual.model.command import CommandJob
     from pytest_clusterqual.model.decision import Decision
     from pytest_clusterqual.model.measurement import Measurement
     from pytest_clusterqual.model.requirement import Requirement
@@ -40,9 +41,9 @@ def rank_map(request: pytest.FixtureRequest) -> RankMap:
 
 
 @pytest.fixture
-def workload(request: pytest.FixtureRequest) -> Workload:
+def workload(request: pytest.FixtureRequest) -> Workload | CommandJob:
     """The exact job of the project file."""
-    return plugin.qualification_of(request.config).project.workload
+    return plugin.qualification_of(request.config).project.job
 
 
 @pytest.fixture

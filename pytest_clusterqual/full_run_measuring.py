@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.measuring import Clock, conditions_of, fingerprint, job_args, parse
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.fabric import RankLadder
-from pytest_clusterqual.model.full_run import Checkpoints, Failure, FullRun, FullRunMeasurement
+from pytest_clusterqual.model.full_run import Checkpoints, Failure, FullRun, FullRunMeasurement, RankRun
 from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.session import Session
 
 _APART_ROUNDS, _APART_LEAST = 12, 3
 _APART_SECONDS = 10.0
+_ALONE_SECONDS = 30 * 60.0  # what the same work on one node may take beside a run of some minutes
 
 
-def full_run(session: Session, layout: Layout, checkpoints: Checkpoints, failure: Failure | None) -> FullRunMeasurement:
-    """One complete run with the failure the case asks for, and what it is to be seen beside."""
+def full_run(
+    session: Session, layout: Layout, checkpoints: Checkpoints, failure: Failure | None, *, nodes: int
+) -> FullRunMeasurement:
+    """One complete run on the first `nodes` with the failure the case asks for, and what it is to be seen beside."""
     plan = session.project.full_run
     assert plan is not None
     began = Clock()
     session.forget_samples()
-    apart, not_apart = _apart(session, layout) if plan.apart else ((), "full_run.apart: false")
-    nodes = len(session.nodes)
-    run = _run(session, layout, checkpoints, failure, nodes=nodes)
-    alone, not_alone = _alone(session, layout, checkpoints, failure) if plan.alone else (None, "full_run.alone: false")
+    apart, not_apart = _apart(session, layout, nodes) if plan.apart else ((), "full_run.apart: false")
+    run = _run(session, layout, checkpoints, failure, nodes=nodes, seconds=plan.minutes)
+    alone, not_alone = None, "full_run.alone: false"
+    if plan.alone:
+        alone, not_alone = _alone(session, layout, run, checkpoints, failure)
     return FullRunMeasurement(
         conditions=run.conditions, run=run, started=began.wall, seconds=began.seconds, alone=alone,
         not_alone=not_alone, apart=apart, not_apart=not_apart,
     )  # fmt: skip
 
 
-def _apart(session: Session, layout: Layout) -> tuple[tuple[tuple[RankLadder, ...], ...], str]:
+def _apart(session: Session, layout: Layout, nodes: int) -> tuple[tuple[tuple[RankLadder, ...], ...], str]:
     """The step of the run taken apart, a round each with every rank; and why not, if it could not be."""
-    if len(session.nodes) * session.nproc_per_node == 1:
+    if nodes * session.nproc_per_node == 1:
         return (), "one rank waits for nobody"
     limit = session.project.launcher.job_timeout / 2
     args = {
@@ -44,8 +50,9 @@ def _apart(session: Session, layout: Layout) -> tuple[tuple[tuple[RankLadder, ..
     }  # fmt: skip
     try:
         results = session.run(
-            "pytest_clusterqual.rank.ladder:climb", args, new_group=True, what=f"step of {layout.name} taken apart"
-        )
+            "pytest_clusterqual.rank.ladder:climb", args, nodes=nodes, new_group=True,
+            what=f"step of {layout.name} taken apart",
+        )  # fmt: skip
         ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
     except ClusterQualError as error:  # it explains a run, which stands without it
         return (), str(error)
@@ -53,30 +60,48 @@ def _apart(session: Session, layout: Layout) -> tuple[tuple[tuple[RankLadder, ..
 
 
 def _alone(
-    session: Session, layout: Layout, checkpoints: Checkpoints, failure: Failure | None
+    session: Session, layout: Layout, run: FullRun, checkpoints: Checkpoints, failure: Failure | None
 ) -> tuple[FullRun | None, str]:
-    if len(session.nodes) == 1:
+    """The same steps on one node; and why not, if they are not done there."""
+    plan = session.project.full_run
+    assert plan is not None
+    nodes = run.conditions.nodes
+    if nodes == 1:
         return None, "the run had one node only"
-    if failure is not None and failure.go_on == "fewer":
-        return None, "one node cannot go on with fewer"
+    if plan.minutes is not None and (likely := plan.minutes * nodes) > _ALONE_SECONDS:
+        return None, (
+            f"{run.steps} steps would take one node about {units.show(likely, units.SECONDS)}; compare in a run of "
+            f"fewer, with full_run.steps or at most {units.show_number(_ALONE_SECONDS / 60 / nodes)} full_run.minutes"
+        )
     if failure is not None:
         least = 1 if failure.kind == "kill_node" else session.nproc_per_node
-        failure = replace(failure, target=min(failure.target, least - 1))
+        go_on = "same" if failure.go_on == "fewer" else failure.go_on  # there are no fewer: it is back at once
+        failure = replace(failure, target=min(failure.target, least - 1), go_on=go_on)
     try:
-        return _run(session, layout, checkpoints, failure, nodes=1), ""
+        return _run(session, layout, checkpoints, failure, nodes=1, steps=run.steps), ""
     except ClusterQualError as error:
         return None, str(error)
 
 
-def _run(session: Session, layout: Layout, checkpoints: Checkpoints, failure: Failure | None, *, nodes: int) -> FullRun:
+def _run(
+    session: Session,
+    layout: Layout,
+    checkpoints: Checkpoints,
+    failure: Failure | None,
+    *,
+    nodes: int,
+    steps: int | None = None,
+    seconds: float | None = None,
+) -> FullRun:
+    """The file's number of steps, or `steps`, or as many as take `seconds`."""
     plan = session.project.full_run
     assert plan is not None
     work = session.project.workload
-    steps = plan.steps or work.steps
+    steps = steps or plan.steps or work.steps
     folder = session.checkpoint_folder(checkpoints.folder)
     args = {
-        **job_args(session, layout), "steps": steps, "checkpoints": to_json(checkpoints),
-        "failure": to_json(failure) if failure else None, "folder": str(folder),
+        **job_args(session, layout), "steps": steps, "seconds": seconds, "checkpoints": to_json(checkpoints),
+        "failure": to_json(failure) if failure else None, "folder": str(folder), "hang_timeout": plan.hang_timeout,
     }  # fmt: skip
     try:
         folder.mkdir(parents=True)
@@ -86,10 +111,11 @@ def _run(session: Session, layout: Layout, checkpoints: Checkpoints, failure: Fa
             "full_run.checkpoint.folder"
         ) from None
     on = "one node" if nodes == 1 else f"{nodes} nodes"
+    what = f"{'minutes of the ' if seconds else ''}full run of {layout.name} on {on}"
+    # What took all nodes some minutes takes one of them at most as long as all of them one after the other.
+    expected = seconds or (plan.minutes or 0.0) * len(session.nodes)
     try:
-        trained = session.train(
-            args, nodes=nodes, max_restarts=1 if failure else 0, what=f"full run of {layout.name} on {on}"
-        )
+        trained = session.train(args, nodes=nodes, failure=failure, what=what, expected=expected)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     workload = fingerprint(session, [rank.data_digest for rank in trained.runs], trained.places)
@@ -97,6 +123,14 @@ def _run(session: Session, layout: Layout, checkpoints: Checkpoints, failure: Fa
         conditions=conditions_of(
             session, trained.results, nodes=nodes, places=trained.places, layout=layout.name, workload=workload
         ),
-        ranks=trained.runs, steps=steps, tokens_per_step=work.tokens_per_step, checkpoints=checkpoints,
-        failure=failure,
+        ranks=trained.runs, steps=_last_step(trained.runs) if seconds else steps,
+        tokens_per_step=work.tokens_per_step, sequences_per_step=work.global_batch,
+        checkpoints=replace(checkpoints, folder=str(folder.parent)),
+        failure=failure, precision=work.precision,
     )  # fmt: skip
+
+
+def _last_step(ranks: Sequence[RankRun]) -> int:
+    """That some rank has done; whether all have is for the judge to see."""
+    lines = (line for rank in ranks for process in rank.processes for line in process.lines)
+    return max((line.step for line in lines if line.what == "step" and not line.error), default=0)

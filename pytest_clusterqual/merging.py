@@ -54,6 +54,6 @@ def _refuse_twice(parts: Sequence[RunFolder]) -> None:
         for test in dict.fromkeys(record.test for record in part.records()):
             if test in whose:
                 raise RunFolderError(
-                    f"{part.path}: has {test}, which {whose[test].path} has too: which one counts? leave one of them out"
+                    f"{part.path}: has {test}, which {whose[test].path} has too: leave one of them out"
                 )
             whose[test] = part

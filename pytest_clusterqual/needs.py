@@ -64,6 +64,9 @@ class Needs:
         self._known: dict[str, Ranks] = {}
         self.untold: dict[str, str] = {}
         self._needs: list[_Need] = []
+        if project.command is not None:
+            self.untold[project.command.name] = "which collectives a command calls, and with what sizes, is not known"
+            return
         for layout in project.layouts:
             try:
                 groups = layout_groups(layout, nodes * nproc_per_node, nproc_per_node)

@@ -25,14 +25,14 @@ class Part:
 
 
 def parts(project: Project, *, nodes: int | None) -> Iterator[Part]:
-    """The traffic of the layouts on `nodes`, and the ladder where the file has a section on memory.
+    """The traffic of the layouts on `nodes`, and the ladder where the file has a section on memory and the job a shape.
 
     Then what could be bought, where the file has a section on that; it names nodes of its own.
     """
     if nodes is not None:
         needs = Needs(project, nodes=nodes, nproc_per_node=project.launcher.nproc_per_node)
         yield Part(key="network_map", found=needs.network_map(), show=network_map)
-        if project.memory is not None:
+        if project.memory is not None and project.command is None and project.workload.factory is None:
             yield Part(key="memory_ladder", found=estimated_ladder(project, nodes=nodes), show=rungs_table)
     if project.purchase is not None:
         yield Part(key="purchase", found=judge_purchase(project, project.purchase), show=purchase_table)

@@ -28,8 +28,7 @@ _OF_ALL_NODES = {"cluster", "measurement", "rank_map", "topology"}
 # Any of these says that a run is about qualification, before anything is collected.
 _OPTIONS = (
     "--nodes", "--nproc-per-node", "--qual-config", "--qual-hosts", "--qual-launcher", "--qual-replay",
-    "--qual-resume",
-    "--qual-run-dir",
+    "--qual-report", "--qual-resume", "--qual-run-dir",
 )  # fmt: skip
 GIVEN = "clusterqual"  # what controller and workers of xdist hand each other stands under this name
 _key = pytest.StashKey["Qualification"]()
@@ -53,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--qual-tolerance", metavar="SHARE", default=None, help="by how much it may be worse than the baseline (5 %%)"
     )
     group.addoption("--qual-run-dir", metavar="DIR", help="run folder (default: clusterqual-runs/<time>)")
+    group.addoption("--qual-report", metavar="FILE", help="the page of the run (default: report.html in its folder)")
     group.addoption(
         "--qual-keep-going", action="store_true", help="run tests whose gate did not pass, instead of BLOCKED"
     )

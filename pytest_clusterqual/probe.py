@@ -27,15 +27,17 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pytest_clusterqual.errors import ClusterQualError
 
 VERSION = 1  # of the lines
 FOLDER = "CLUSTERQUAL_PROBE"
 _NOTHING = contextlib.nullcontext()
+_Batch = TypeVar("_Batch")
 
 
 class Probe:
@@ -85,6 +87,10 @@ class Probe:
         """Waiting for the next batch."""
         return _NOTHING if self._file is None else _Span(self, "data", "")
 
+    def batches(self, loader: Iterable[_Batch]) -> Iterable[_Batch]:
+        """What `loader` gives, with the wait for each batch in a span of `data`; the loader itself while it is off."""
+        return loader if self._file is None else _Batches(self, loader)
+
     def checkpoint(self, kind: Literal["save", "load"] = "save") -> contextlib.AbstractContextManager[object]:
         """Saving a checkpoint, or loading one. In a thread of its own a save is told, and not taken for blocking.
 
@@ -109,6 +115,15 @@ class Probe:
             self._done = int(step)
             self._mark("resumed", self._done)
 
+    def stage(self, name: str, at: float | None = None) -> None:
+        """Within a step: the part of it with this name is over, such as the forward pass; now, or `at` that time.
+
+        Where ranks do not wait for each other before, it shows which of them came last. `at` is in seconds of
+        `time.monotonic`, for work that a device tells of later.
+        """
+        if self._file is not None:
+            self._mark("stage", self._done + 1, f',"name":{json.dumps(str(name))}', at)
+
     def loss(self, value: float) -> None:
         """The loss of the last step that ended."""
         self._mark("loss", self._done, f',"value":{_finite(value)}')
@@ -124,9 +139,9 @@ class Probe:
         """This process is about to be hurt on purpose; what its failure costs is counted from here."""
         self._mark("fault", self._done + 1, f',"name":{json.dumps(str(name))}')
 
-    def extra(self, size: int) -> None:
-        """Host memory that the save of the last step took while training went on, bytes."""
-        self._mark("extra", self._done, f',"value":{int(size)}')
+    def extra(self, size: int, step: int | None = None) -> None:
+        """Host memory that the save of `step` (default: the last one) took until it was complete, bytes."""
+        self._mark("extra", self._done if step is None else int(step), f',"value":{int(size)}')
 
     def done(self) -> None:
         """The work is finished; what follows is tidying up."""
@@ -158,9 +173,10 @@ class Probe:
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._let_go)
 
-    def _mark(self, what: str, step: int, rest: str = "") -> None:
+    def _mark(self, what: str, step: int, rest: str = "", at: float | None = None) -> None:
         if self._file is not None:
-            self._write(f'{{"what":"{what}","at":{time.monotonic():.6f},"step":{step}{rest}}}\n')
+            at = time.monotonic() if at is None else at
+            self._write(f'{{"what":"{what}","at":{at:.6f},"step":{step}{rest}}}\n')
 
     def _write(self, line: str) -> None:
         file = self._file
@@ -220,6 +236,28 @@ class _Span:
         if threading.get_ident() != probe._home:
             rest += ',"background":true'
         probe._write(f'{{"what":"{self._what}","at":{self._start:.6f},"seconds":{seconds:.6f}{rest}}}\n')
+
+
+class _Batches(Generic[_Batch]):
+    """As often iterable as its loader is, and as long."""
+
+    __slots__ = ("_loader", "_probe")
+
+    def __init__(self, probe: Probe, loader: Iterable[_Batch]) -> None:
+        self._probe, self._loader = probe, loader
+
+    def __iter__(self) -> Iterator[_Batch]:
+        ended = object()
+        with self._probe.data():  # a loader may start processes first
+            batches = iter(self._loader)
+            batch = next(batches, ended)
+        while batch is not ended:
+            yield batch  # type: ignore[misc]
+            with self._probe.data():
+                batch = next(batches, ended)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
 
 
 def process_start() -> float:

@@ -6,15 +6,19 @@ It knows no pytest and judges nothing. `measuring` makes measurements of its job
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_clusterqual.command_launch import CommandRun, run_command
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, NodePlan
 from pytest_clusterqual.launch.surveys import survey
 from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.model.hardware import NodeHardware
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.rank_map import Arrangement, arrange, surrounded
@@ -229,15 +233,48 @@ class Session:
 
     # -- full runs and conditions ----------------------------------------------------------------
 
-    def train(self, args: Mapping[str, Any], *, nodes: int, max_restarts: int, what: str) -> Trained:
-        """One full run on the first `nodes` under torchrun's own restart; it has them for itself."""
+    def train(
+        self, args: Mapping[str, Any], *, nodes: int, failure: Failure | None, what: str, expected: float = 0.0
+    ) -> Trained:
+        """One full run on the first `nodes`, the next one being the spare; it has them for itself.
+
+        It may take its limit and the `expected` seconds.
+        """
         self.release()
+        spare = self._nodes[nodes] if failure is not None and failure.go_on == "spare" else None
         trained = train(
-            self._launcher, self._nodes[:nodes], self.nproc_per_node, args, device=self.device,
-            max_restarts=max_restarts, limits=self.project.launcher, logs=self._logs, tell=self._tell, what=what,
+            self._launcher, self._nodes[:nodes], self.nproc_per_node, {**args, "path": list(self._path)},
+            device=self.device, failure=failure, spare=spare, limits=self.project.launcher, expected=expected,
+            logs=self._logs, tell=self._tell, what=what,
         )  # fmt: skip
         self._keep(trained.samples)
         return trained
+
+    @contextmanager
+    def commanded(
+        self, *, nodes: int, steps: int | None = None, failure: Failure | None = None, what: str
+    ) -> Iterator[CommandRun]:
+        """One run of the project's command on the first `nodes`, which it has for itself; inside, what it wrote."""
+        assert self.project.command is not None
+        self.release()
+        folder = Path(self._folder).absolute() / f"command-{secrets.token_hex(4)}"
+        try:
+            run = run_command(
+                self._launcher, self._nodes[:nodes], self.nproc_per_node, self.project.command, steps=steps,
+                failure=failure, device=self.device, limits=self.project.launcher, folder=folder, logs=self._logs,
+                tell=self._tell, what=what,
+            )  # fmt: skip
+            self._keep(run.samples)
+            yield replace(run, places=tuple(replace(p, device_name=self._device_name(p)) for p in run.places))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _device_name(self, place: RankPlace) -> str:
+        """What the survey of its node found."""
+        node = self.hardware[place.node]
+        if place.device == "cpu":
+            return node.cpu.model or "cpu"
+        return node.gpus[place.local_rank].model or "GPU" if place.local_rank < len(node.gpus) else "GPU"
 
     def perf(self, collective: str, group: str, *, number: int, total: int) -> list[Path]:
         """The `number`-th of `total` runs of a program of nccl-tests, as `perf_run`; it has the nodes for itself."""

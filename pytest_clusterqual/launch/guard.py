@@ -38,6 +38,7 @@ from pytest_clusterqual.launch.plan import OWN_ADDRESS
 from pytest_clusterqual.launch.telemetry import Sampler
 
 _SAMPLE_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -114,7 +115,7 @@ def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
     heard = sampled = time.monotonic()
     sampler = Sampler()
     while True:
-        ready, _, _ = select.select([0, ended], [], [], _SAMPLE_SECONDS)
+        ready, _, _ = select.select([0, ended], [], [], _LOOK_SECONDS)
         now = time.monotonic()
         if ended in ready:
             code = int(agent.wait())
@@ -130,6 +131,7 @@ def _watch(agent: subprocess.Popen[bytes], heartbeat: float) -> int:
         if heartbeat and now - heard > heartbeat:
             print(f"no sign of life from the session for {heartbeat:g} s: the ranks are ended", file=sys.stderr)
             return 1
+        end_stopped_ranks(agent.pid)
         if now - sampled >= _SAMPLE_SECONDS:
             sampled = now
             if _all_read():
@@ -154,19 +156,48 @@ def _tell(event: str, **data: object) -> None:
     sys.stdout.flush()
 
 
+def end_stopped_ranks(agent: int) -> None:
+    """Kill the ranks that the agent has told to end and that cannot: SIGTERM waits until a stopped process goes on.
+
+    The agent itself would wait for 30 s before it kills, which no option of torchrun shortens when it restarts.
+    A rank that is stopped and was not told to end stays as it is.
+    """
+    try:
+        ranks = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    except OSError:  # it is gone, or this kernel does not tell: then the 30 s it is
+        return
+    for pid in map(int, ranks):
+        try:
+            state, pending = _status(pid, "State"), int(_status(pid, "ShdPnd"), 16)
+            if state.startswith("T") and pending >> (signal.SIGTERM - 1) & 1:
+                rank = _local_rank(pid)
+                os.kill(pid, signal.SIGKILL)
+                if _all_read():
+                    _tell("stopped", local_rank=rank)
+        except OSError:
+            continue  # gone meanwhile
+
+
 def rank_states() -> dict[str, str]:
     """LOCAL_RANK -> what the kernel says each rank does, such as ``T (stopped)``."""
     states = {}
     for pid in descendants(os.getpid()):
-        process = Path("/proc") / str(pid)
         try:
-            found = re.search(rb"\0LOCAL_RANK=(\d+)\0", process.joinpath("environ").read_bytes())
-            status = process.joinpath("status").read_text()
+            if rank := _local_rank(pid):
+                states[rank] = _status(pid, "State")
         except OSError:
             continue  # gone meanwhile
-        if found:
-            states[found[1].decode()] = status.partition("State:")[2].split("\n")[0].strip()
     return states
+
+
+def _local_rank(pid: int) -> str:
+    found = re.search(rb"\0LOCAL_RANK=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
+    return found[1].decode() if found else ""
+
+
+def _status(pid: int, field: str) -> str:
+    """One field of what the kernel tells of a process."""
+    return Path(f"/proc/{pid}/status").read_text().partition(f"\n{field}:")[2].partition("\n")[0].strip()
 
 
 def out_of_memory_kills() -> int:

@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pytest_clusterqual.errors import LaunchError
@@ -41,18 +41,21 @@ class NodePlan:
 class LaunchPlan:
     """One torchrun agent a node. `mode` is what the ranks do; `max_restarts` is torchrun's own.
 
-    `store` is the address and port at which every node reaches the session's store.
+    A command has `words` of its own, and `variables` for the process beside it. `store` is the address and port at
+    which every node reaches the session's store.
     """
 
     nodes: tuple[NodePlan, ...]
     nproc_per_node: int
     device: Literal["cpu", "cuda"]
-    mode: Literal["serve", "train"]
+    mode: Literal["serve", "train", "command"]
     launch: str
     store: tuple[str, int]
     interface: str | None = None
     max_restarts: int = 0
     timeout: float = 120.0
+    words: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 class Launcher(Protocol):
@@ -151,7 +154,7 @@ def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
         "--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", f"--rdzv-id={plan.launch}",
         f"--rdzv-conf=is_host=0,join_timeout={seconds},timeout={seconds},keep_alive_max_attempt=100",
         f"--local-addr={node.address or OWN_ADDRESS}", f"--max-restarts={plan.max_restarts}", "--monitor-interval=0.1",
-        "-m", "pytest_clusterqual.rank", plan.mode,
+        "-m", "pytest_clusterqual.rank", plan.mode, *plan.words,
     ]  # fmt: skip
 
 
@@ -174,6 +177,7 @@ def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, s
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         # A host without a working resolver spends 10 s on reverse DNS for each connection.
         "RES_OPTIONS": "timeout:1 attempts:1",
+        **plan.variables,
     }
     if threads:
         values["OMP_NUM_THREADS"] = str(threads)

@@ -8,6 +8,7 @@ without it there are no GPU figures.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def sample(self) -> dict[str, Any]:
-        """JSON values: `gauges` (a number, or one for each GPU), `counts` that grew, `throttle` (reason -> GPUs)."""
+        """JSON values: `at` by the monotonic clock, `gauges` (a number, or one for each GPU), `counts` that grew,
+        `throttle` (reason -> GPUs).
+        """
         nothing: dict[str, Any] = {"gauges": {}, "counts": {}, "throttle": {}}
         if self._thread is not None and self._thread.is_alive():
             return nothing  # the look before still hangs
@@ -89,6 +92,7 @@ class _Node:
         before, self._counters = self._counters, self._read_counters()
         grown = {name: value - before.get(name, value) for name, value in self._counters.items()}
         return {
+            "at": round(time.monotonic(), 3),
             "gauges": {name: value for name, value in gauges.items() if value not in (None, [])},
             "counts": _most_telling({name: value for name, value in grown.items() if value > 0}),
             "throttle": throttle,

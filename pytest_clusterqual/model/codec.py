@@ -19,9 +19,14 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Turn dataclasses, enums, tuples and mappings into plain JSON values."""
+    """Turn dataclasses, enums, tuples and mappings into plain JSON values.
+
+    Of a class whose `JSON_SPARSE` is true, fields that have their default are left out.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        items = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        sparse = getattr(value, "JSON_SPARSE", False)
+        return {f.name: to_json(item) for f, item in items if not sparse or item != f.default}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -45,8 +50,10 @@ def from_json(kind: type[T], value: Any, *, where: str = "value") -> T:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """Field -> its type, and whether it must be there."""
+    hints, none = typing.get_type_hints(kind), dataclasses.MISSING
+    return {f.name: (hints[f.name], f.default is none and f.default_factory is none) for f in dataclasses.fields(kind)}
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -84,18 +91,12 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     _require(isinstance(value, Mapping), kind, value, where)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    if unknown := sorted(set(value) - set(fields)):
+    fields = _fields(kind)
+    if unknown := sorted(value.keys() - fields.keys()):
         raise ValueError(f"{where}: got unknown field {unknown[0]!r}, want {', '.join(fields)}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if name not in value and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
+    if missing := [name for name, (_, needed) in fields.items() if needed and name not in value]:
         raise ValueError(f"{where}: the field {missing[0]!r} is missing")
-    hints = _hints(kind)
-    return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+    return kind(**{name: _read(fields[name][0], item, f"{where}.{name}") for name, item in value.items()})
 
 
 def _require(condition: bool, kind: Any, value: Any, where: str) -> Any:

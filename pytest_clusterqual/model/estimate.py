@@ -82,4 +82,4 @@ class EstimatedLadder:
 def unseen(device: Device, workload: Workload) -> tuple[str, ...]:
     """What a device holds besides the tensors that are estimated, in words."""
     routing = ("how unevenly the router spreads tokens: all experts are taken to get as many",)
-    return _UNSEEN[device] + (routing if workload.model.experts else ())
+    return _UNSEEN[device] + (routing if workload.experts else ())

@@ -38,7 +38,7 @@ def footprint(workload: Workload, layout: Layout, *, world: int, nproc_per_node:
     """That of the fullest rank: the first one of a pipeline has most microbatches in flight, the last one logits.
 
     Raises:
-        ValueError: the layout or the global batch does not fit that many ranks.
+        ValueError: the layout or the global batch does not fit that many ranks, or a factory makes the model.
     """
     shape = mesh(layout, world, nproc_per_node)
     turns = workload.accumulation(shape.data)
@@ -62,7 +62,7 @@ class _Held:
 
 def _on(workload: Workload, layout: Layout, shape: Mesh, turns: int, rank: int) -> Footprint:
     element = 4 if workload.precision == "fp32" else 2
-    held = _held(workload.model, layout, shape, rank)
+    held = _held(workload.shape, layout, shape, rank)
     # What travels after the last microbatch only is whole till then.
     accumulated = layout.fsdp is not None and turns > 1
     gradients = held.whole if accumulated else held.sharded
@@ -138,7 +138,7 @@ def _activations(
     workload: Workload, layout: Layout, shape: Mesh, turns: int, rank: int, element: int
 ) -> tuple[float, str]:
     """Bytes, and the arithmetic in words."""
-    model, tokens = workload.model, workload.microbatch * workload.sequence_length // shape.context
+    model, tokens = workload.shape, workload.microbatch * workload.sequence_length // shape.context
     layers = sum(len(layout.layers_of(stage, model.layers)) for stage in layout.stages_of(rank))
     kept = _kept(model, layout, shape, layout.activation_checkpointing)
     flying = _in_flight(layout, turns, rank)

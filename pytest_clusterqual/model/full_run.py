@@ -50,6 +50,11 @@ class Failure:
         return self.kind if self.go_on == "same" else f"{self.kind}-{self.go_on}"
 
     @property
+    def ends_launch(self) -> bool:
+        """Whether torchrun's agents end with their ranks, so that nobody is left to start them again."""
+        return self.kind in ("kill_node", "sigterm")
+
+    @property
     def told(self) -> str:
         """What happened, for people."""
         who = {"kill_node": f"node {self.target}", "sigterm": "the job"}.get(self.kind, f"rank {self.target}")
@@ -80,14 +85,28 @@ class RankRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FullRun:
-    """One run of `steps` steps from the first agent's start to the last one's end."""
+    """One run of `steps` steps from the first agent's start to the last one's end.
+
+    `tokens_per_step` and `sequences_per_step` are of the whole job, 0 where they are not known. Without `checkpoints`
+    it is the run of a command, which saves by itself, and need not tell its losses, nor that it is done. `precision`
+    is empty where it is not known.
+    """
 
     conditions: Conditions
     ranks: tuple[RankRun, ...]
     steps: int
     tokens_per_step: int
-    checkpoints: Checkpoints
+    sequences_per_step: int = 0
+    checkpoints: Checkpoints | None
     failure: Failure | None = None
+    precision: str = ""
+
+    @property
+    def saving(self) -> str:
+        """How it saves, for people."""
+        if self.checkpoints is None:
+            return "checkpoints of its own"
+        return f"{self.checkpoints.mode} checkpoints every {self.checkpoints.every}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

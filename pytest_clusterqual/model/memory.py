@@ -21,7 +21,8 @@ class RankMemory:
     `parts` is what the highest of the peaks is made of, and adds up to it: parameters, gradients and
     optimizer as far as they were there at that moment, activations (what forward passes made and still
     held, repeated ones too), and other: communication buffers, temporary tensors, the batch, whatever
-    could not be told apart.
+    could not be told apart. A command is seen from outside: it has one peak, that of the whole process, nothing
+    of which is told apart; its losses may not be known, and on CUDA not `device_used`, which is then 0.
     """
 
     rank: int
@@ -38,10 +39,17 @@ class RankMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryMeasurement:
+    """Of a job whose ranks ran out of memory `out_of_memory` says who, and `ranks` may be empty.
+
+    `unknown` are words for what could not be had of the job.
+    """
+
     conditions: Conditions
     ranks: tuple[RankMemory, ...]
     started: float
     seconds: float
+    out_of_memory: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 # What a rung does to make the job fit, in the order in which a careful engineer tries.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
+from pytest_clusterqual.model.over_time import OverTime
 from pytest_clusterqual.model.record import Interval
 
 
@@ -31,7 +32,7 @@ class ProbeStart:
 
 ProbeWhat = Literal[
     "step", "data", "save", "load", "compile", "hook",  # spans
-    "resumed", "loss", "saved", "extra", "fault", "done", "end",  # marks
+    "resumed", "stage", "loss", "saved", "extra", "fault", "done", "end",  # marks
 ]  # fmt: skip
 
 
@@ -42,9 +43,9 @@ class ProbeLine(Protocol):
     where there are none. `step` is the number of a step, and of all else that of the last step before it. `error` is
     the type of the exception that ended it. Spans of other threads are `background`.
 
-    Marks with a `value`: loss of a step; saved, this rank's part of the checkpoint of `step` is complete, bytes, 0
-    where they are not known; extra, host memory that a save took meanwhile, bytes. A fault is done to this process on
-    purpose and has a `name`. The end tells the most memory the process ever had in bytes, of the host and of its device
+    A stage says that the part of a step with that `name` is over. Marks with a `value`: loss of a step; saved, this
+    rank's part of the checkpoint of `step` is complete, bytes, 0 where they are not known; extra, host memory that a
+    save took meanwhile, bytes. A fault is done to this process on purpose and has a `name`. The end tells the most memory the process ever had in bytes, of the host and of its device
     (`host_peak`, `device_peak`), None where that is not known.
     """
 
@@ -66,7 +67,9 @@ class ProbeLine(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class Line:
-    """A `ProbeLine` in a measurement."""
+    """A `ProbeLine` in a measurement, which has hundreds of thousands of them."""
+
+    JSON_SPARSE: ClassVar[bool] = True
 
     what: ProbeWhat
     at: float
@@ -141,7 +144,7 @@ class ProbeLedger:
     sequences) is what the kept steps did; None where that cannot be known. `step` is the median of the kept steps,
     each as long as on its slowest rank and without warm-up, seconds; `step_interval` encloses the medians of
     consecutive blocks of them. `steady` is the share of the wall clock that the kept steps take at that median:
-    goodput against the steady state.
+    goodput against the steady state. `interval` is a sentence on how often it was saved, empty where that is not known.
     """
 
     world: int
@@ -156,6 +159,8 @@ class ProbeLedger:
     step_interval: Interval | None
     steady: float | None
     saves: ProbeSaves | None
+    interval: str
+    over_time: OverTime
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
@@ -219,10 +221,12 @@ class KnownException:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
+    """`job` is what trains: one that this package runs itself, or a command of the user's own, which has one layout."""
+
     path: Path
     name: str
     launcher: LauncherOptions
-    workload: Workload
+    job: Workload | CommandJob
     layouts: tuple[Layout, ...]
     target: Target | None = None
     topology: TopologyPlan | None = None
@@ -238,6 +242,22 @@ class Project:
         plans = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}
         plan = plans.get(criterion)
         return plan.require if plan else ()
+
+    @property
+    def command(self) -> CommandJob | None:
+        """The job, if it is a command."""
+        return self.job if isinstance(self.job, CommandJob) else None
+
+    @property
+    def workload(self) -> Workload:
+        """The job, of which everything is known.
+
+        Raises:
+            ClusterQualError: it is a command.
+        """
+        if isinstance(self.job, CommandJob):
+            raise ClusterQualError(f"of the job {self.job.name} only its command is known: this cannot be told of it")
+        return self.job
 
     def layout(self, name: str) -> Layout:
         return next(layout for layout in self.layouts if layout.name == name)

@@ -43,13 +43,14 @@ class Interval:
 
     median: order statistics of independent samples at `level`; mean: Student's, of independent
     samples at `level`; bootstrap: of a ratio of medians at `level`; variance: of a share of variance
-    at `level`; maximum: the worst of all samples, which bounds itself; resolution: one event, known
-    to the resolution of the clocks that saw it; count: an exact count.
+    at `level`; maximum: the worst of all samples, which bounds itself; poisson: of what follows from a
+    rate of `samples` counted events at `level`; resolution: one event, known to the resolution of the
+    clocks that saw it; count: an exact count.
     """
 
     low: float
     high: float
-    kind: Literal["median", "mean", "bootstrap", "variance", "maximum", "resolution", "count"]
+    kind: Literal["median", "mean", "bootstrap", "variance", "maximum", "poisson", "resolution", "count"]
     level: float | None = None
     samples: int = 0
 

@@ -70,5 +70,4 @@ def _impossible(workload: Workload, rung: Rung) -> str:
         replace(workload, microbatch=rung.microbatch).accumulation(shape.data)
     except ValueError as error:
         return str(error)
-    wrong = [f"{key}: {text}" for key, text in rung.layout.misfits(workload.model, workload.sequence_length)]
-    return "; ".join(wrong)
+    return "; ".join(f"{key}: {text}" for key, text in workload.misfits(rung.layout))

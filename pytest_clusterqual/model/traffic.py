@@ -97,12 +97,12 @@ def traffic(workload: Workload, layout: Layout, *, world: int, nproc_per_node: i
     """All exchanges of a layout in one optimizer step on `world` ranks, those of one dimension together.
 
     Raises:
-        ValueError: the layout or the global batch does not fit that many ranks.
+        ValueError: the layout or the global batch does not fit that many ranks, or a factory makes the model.
     """
     m = mesh(layout, world, nproc_per_node)
     ranks = {name: len(groups[0]) for name, groups in layout_groups(layout, world, nproc_per_node).items()}
     microbatches = workload.accumulation(m.data)
-    stage = _fullest_stage(workload.model, layout)
+    stage = _fullest_stage(workload.shape, layout)
     found = [
         *(_replicated(stage) if layout.bucketed else _sharded(workload, layout, stage, ranks, microbatches)),
         *_activations(workload, layout, stage, m, microbatches),
@@ -196,7 +196,7 @@ def _sharded(
 
 def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, microbatches: int) -> Iterator[Exchange]:
     """Tensor ranks split the sequence between their matrices; context ranks gather keys and values of all of it."""
-    model, element = workload.model, _element(workload)
+    model, element = workload.shape, _element(workload)
     tokens = workload.microbatch * workload.sequence_length // m.context
     forwards = 2 if layout.activation_checkpointing == "full" else 1  # the blocks', repeated in backward
     blocks = _count(stage.layers, "layer")

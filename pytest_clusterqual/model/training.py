@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import RankLadder
@@ -36,13 +37,20 @@ class PipelineTimes:
     computing: tuple[float, ...]
 
 
+Unknown = Literal["losses", "data", "work", "ranks", "inside"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTraining:
     """Training steps on one rank, warm-up first: all steps are kept, the judge cuts.
 
     `step_seconds` is the wall time of each optimizer step, data included; `data_seconds` the part
-    spent waiting for data; `tokens_per_step` is global. `work_seconds` spans the fixed work's steps.
-    `otherwise` says what of the layout was done by other means than torch's own.
+    spent waiting for data; `tokens_per_step` and `sequences_per_step` are global, 0 where they are not known.
+    `work_seconds` spans the fixed work's steps. `otherwise` says what of the layout was done by other means than
+    torch's own, or how the figures were had.
+
+    `unknown` is what could not be had of the job: its losses, its waiting for data, its work per step (neither tokens
+    nor sequences), the steps of other ranks than 0, what happens inside a step. What is unknown is empty, or 0.
     """
 
     rank: int
@@ -56,6 +64,8 @@ class RankTraining:
     routing: Routing | None = None
     pipeline: PipelineTimes | None = None
     otherwise: tuple[str, ...] = ()
+    sequences_per_step: int = 0
+    unknown: tuple[Unknown, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

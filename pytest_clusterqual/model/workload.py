@@ -6,8 +6,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pytest_clusterqual.model.codec import to_json
 
@@ -74,31 +74,97 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Factory:
+    """The user's own function that gives model, optimizer, loss and data; see `pytest_clusterqual.own`.
+
+    `name` is ``module:function``, called on every rank with `arguments` by name. `blocks` are names of classes in
+    its model: the units of sharding and of activation checkpointing.
+    """
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict, hash=False)
+    blocks: tuple[str, ...] = ()
+
+    def misfits(self, layout: Layout) -> Iterator[tuple[str, str]]:
+        """What of the layout cannot be done to a model that is not known: its key, what was got and what is wanted."""
+        for name in ("tensor", "pipeline", "context", "expert"):
+            if (degree := getattr(layout, name)) > 1:
+                whole = "the model of a factory is copied or sharded, it is not known how to cut it"
+                yield name, f"got {degree}, want 1: {whole}"
+        kind = layout.activation_checkpointing
+        if kind == "selective":
+            yield "activation_checkpointing", "got selective, want full: it is not known which results are dear to repeat"
+        elif kind == "full" and not self.blocks:
+            text = "want workload.blocks with the names of the classes whose forward is to be repeated"
+            yield "activation_checkpointing", f"got full, {text}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loader:
+    """How a rank reads: `workers` processes, or a thread where there are none, prepare `prefetch` steps ahead each.
+
+    With no step ahead, data are read when a step wants them.
+    """
+
+    workers: int = 0
+    prefetch: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """The fixed work: `steps` optimizer steps of `global_batch` sequences each.
 
     `microbatch` is in sequences per rank and forward, `global_batch` in sequences per optimizer
     step. `data_path` None means the bytes of the standard library's own sources.
+
+    With a `factory` there is neither `model` nor `optimizer`, a sequence is one sample of its data, and
+    `sequence_length`, the tokens in it, may be 0: not known.
     """
 
-    model: ModelShape
-    optimizer: Optimizer
+    model: ModelShape | None = None
+    optimizer: Optimizer | None = None
+    factory: Factory | None = None
     precision: Literal["fp32", "bf16", "fp16"]
-    sequence_length: int
+    sequence_length: int = 0
     microbatch: int
     global_batch: int
     steps: int
     seed: int
     data_path: str | None = None
+    loader: Loader = Loader()
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's, as far as it is known before it runs.
+
+        Raises:
+            ValueError: a factory makes the model.
+        """
+        if self.model is None:
+            assert self.factory is not None
+            raise ValueError(f"the shape of its model is not known before {self.factory.name} has made it")
+        return self.model
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer; 0 where there are none."""
+        return self.model.experts if self.model else 0
 
     @property
     def tokens_per_step(self) -> int:
+        """0 where they are not known."""
         return self.global_batch * self.sequence_length
 
     @property
     def fixed_work(self) -> int:
         """Tokens of the whole fixed work."""
         return self.steps * self.tokens_per_step
+
+    def misfits(self, layout: Layout) -> Iterator[tuple[str, str]]:
+        """Why a layout cannot spread this job: its key, what was got and what is wanted."""
+        if self.factory is not None:
+            return self.factory.misfits(layout)
+        return layout.misfits(self.shape, self.sequence_length)
 
     def accumulation(self, data_ranks: int) -> int:
         """Forward passes per optimizer step on each of `data_ranks` data-parallel ranks.
@@ -118,9 +184,10 @@ class Workload:
         """Sixteen hex digits that change whenever the job, its data or its software does.
 
         Only measurements with the same fingerprint may be compared. The layout is not part of
-        it: comparing layouts of one job is the point. Neither is the data's path: its digest is.
+        it: comparing layouts of one job is the point. Neither is the data's path: its digest is. Nor how
+        the data are read: each step gets the same ones.
         """
-        job = {**to_json(self), "data_path": None}
+        job = {key: value for key, value in to_json(self).items() if key not in ("data_path", "loader")}
         text = json.dumps([job, dict(sorted(versions.items())), data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -1,28 +1,20 @@
-"""Checkpoints of a full run: saved at once or in the background, complete or not used at all.
-
-A step's folder counts as complete when torch's own metadata and one marker of every rank are in
-it. Whatever a killed run left half done is therefore never loaded.
-"""
+"""Checkpoints of a full run: saved while training waits, or beside it by a thread or by a process of its own."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import pickle
-import re
+import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -30,27 +22,29 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.full_run import CheckpointMode
+from pytest_clusterqual.rank.checkpoint_folders import (
+    latest_complete,
+    part_size,
+    prune,
+    remove_torn,
+    step_folder,
+    write_marker,
+)
+from pytest_clusterqual.rank.checkpoint_storage import Reader, Translated, Writer
+from pytest_clusterqual.rank.host_memory import HostMemory
 from pytest_clusterqual.rank.job import Job
 
-KEEP = 2
-METADATA = ".metadata"
-_STEP_FOLDER = re.compile(r"step-(\d{8,})")
-# All that torch's metadata is made of. Unpickling calls nothing else, whatever the file says.
-_METADATA_CLASSES = {
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-    },
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size", "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"},
-    "pathlib": {"PosixPath", "PurePosixPath"},
-    "pathlib._local": {"PosixPath", "PurePosixPath"},
-    "collections": {"OrderedDict"},
-}  # fmt: skip
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """One rank's part of the checkpoint of `step` is complete: `size` bytes of it; `extra` bytes of memory it took."""
+
+    step: int
+    size: int
+    extra: int
 
 
 class Checkpointer:
@@ -62,18 +56,52 @@ class Checkpointer:
         folder: Path,
         group: dist.ProcessGroup,
         mode: CheckpointMode,
-        on_complete: Callable[[int], None] = lambda step: None,
+        on_complete: Callable[[Saved], None] = lambda saved: None,
+        writer: Callable[[Path], Writer] = Writer,
     ) -> None:
         """`group` moves tensors on CPU and belongs to the checkpoints alone: a background save uses
-        it while training uses its own. `on_complete` hears each step whose save this rank finished,
-        in "async" mode from the saving thread.
+        it while training uses its own. `on_complete` hears of each save that this rank finished, from
+        the saving thread where there is one. `writer` makes what writes into a step's folder.
         """
         self._folder = folder
         self._group = group
         self._mode = mode
         self._on_complete = on_complete
+        self._writer = writer
         self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
         self._pending: tuple[int, Future[Any]] | None = None
+        self._memory: HostMemory | None = None
+        self._savers: list[Any] = []
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        """Where training fails, what is being saved is given up: this process could not end before it.
+
+        A saving process waits half an hour for those of ranks that are gone.
+        """
+        if kind is not None:
+            for saver in self._savers:
+                saver.kill()
+
+    def prepare(self) -> None:
+        """Start the saving process, where the mode has one, by a save of nothing.
+
+        torch would start it in the first save, which then takes as long as importing torch once more.
+
+        Raises:
+            ClusterQualError: the folder cannot be written.
+        """
+        if self._mode != "async-process":
+            return
+        place = self._folder / "saving-process"
+        others = multiprocessing.active_children()
+        with Translated(place):
+            self._beside({"nothing": torch.zeros(1)}, place).result()
+        self._savers = [child for child in multiprocessing.active_children() if child not in others]
+        if self._rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
 
     def save(self, job: Job, step: int) -> float:
         """Save after `step`; a background save that is still going on is waited for first.
@@ -86,31 +114,29 @@ class Checkpointer:
         """
         start = time.perf_counter()
         self.wait()
+        self._watched().begin()
         place = step_folder(self._folder, step)
         state = _state(job)
-        with _Translated(place):
+        with Translated(place):
             place.mkdir(parents=True, exist_ok=True)
             if self._mode == "sync":
-                dcp.save(state, checkpoint_id=place, process_group=self._group)
+                dcp.save(state, checkpoint_id=place, storage_writer=self._writer(place), process_group=self._group)
                 self._complete(step)
             else:
-                saving: Any = dcp.async_save(state, checkpoint_id=place, process_group=self._group)
-                self._pending = (step, _after(saving, lambda: self._complete(step)))
-        if self._mode == "sync":
-            self._prune()
+                self._pending = (step, _after(self._beside(state, place), lambda: self._complete(step)))
         return time.perf_counter() - start
 
     def poll(self) -> bool:
-        """True if no save is going on any more; raises what the last one failed with."""
+        """True if no save is going on any more; raises what the last one failed with. To be called after each step."""
+        self._watched()
         if self._pending is None:
             return True
         step, saving = self._pending
         if not saving.done():
             return False
         self._pending = None
-        with _Translated(step_folder(self._folder, step)):
+        with Translated(step_folder(self._folder, step)):
             saving.result()
-        self._prune()
         return True
 
     def wait(self) -> None:
@@ -122,95 +148,62 @@ class Checkpointer:
     def load(self, job: Job) -> int:
         """Put the latest complete checkpoint into `job`; rank 0 chooses it and clears away torn ones.
 
+        It may be that of more or fewer ranks: each reads what it needs of all parts.
+
         Returns:
             Its step, 0 if there is none.
 
         Raises:
-            ClusterQualError: it cannot be read, or holds more than tensors.
+            ClusterQualError: it cannot be read, holds more than tensors, or is that of another job.
         """
         chosen: list[Any] = [None]
         if self._rank == 0:
             remove_torn(self._folder)
-            found = latest_complete(self._folder, self._world_size)
+            found = latest_complete(self._folder)
             chosen = [found[1] if found is not None else 0]
         dist.broadcast_object_list(chosen, group=self._group, group_src=0)
         step = int(chosen[0])
         if step:
             place = step_folder(self._folder, step)
             state = _state(job)
-            with _Translated(place):
-                reader = _Reader(place)
+            with Translated(place):
+                reader = Reader(place)
                 reader.read_metadata()  # torch would wrap what is wrong with it beyond recognition
                 dcp.load(state, storage_reader=reader, process_group=self._group)
             _restore(job, state)
         return step
 
+    def close(self) -> None:
+        """Wait for the last save; nothing is watched any more. The saving process ends with this one."""
+        self.wait()
+        if self._memory is not None:
+            self._memory.close()
+
+    def _beside(self, state: dict[str, Any], place: Path) -> Future[Any]:
+        """Copy the state and write the copy while this thread goes on."""
+        how = AsyncCheckpointerType.PROCESS if self._mode == "async-process" else AsyncCheckpointerType.THREAD
+        # As torch makes it by itself: given a writer alone, it would have that one copy, in another way.
+        stager = DefaultStager(StagingOptions(False, False, False, False))
+        saving: Any = dcp.async_save(
+            state, checkpoint_id=place, storage_writer=self._writer(place), process_group=self._group,
+            async_checkpointer_type=how, async_stager=stager,
+        )  # fmt: skip
+        saving.add_done_callback(lambda _: stager.close())
+        return saving  # type: ignore[no-any-return]  # of two, what is returned for this stager
+
     def _complete(self, step: int) -> None:
-        write_marker(step_folder(self._folder, step), self._rank, self._world_size)
-        self._on_complete(step)
-
-    def _prune(self) -> None:
-        # Markers of other ranks may still be on their way: then one more is kept until the next save.
+        place = step_folder(self._folder, step)
+        write_marker(place, self._rank, self._world_size)
+        self._on_complete(Saved(step=step, size=part_size(place, self._rank), extra=self._watched().end()))
         if self._rank == 0:
-            for step in complete_steps(self._folder, self._world_size)[:-KEEP]:
-                shutil.rmtree(step_folder(self._folder, step), ignore_errors=True)
+            # Markers of other ranks may still be on their way: then one more is kept until the next save.
+            prune(self._folder)
 
-
-def step_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` lies."""
-    return folder / f"step-{step:08d}"
-
-
-def write_marker(place: Path, rank: int, world_size: int) -> None:
-    """Say durably that this rank's part of the checkpoint in `place` is written."""
-    path = place / f"rank-{rank:05d}.done"
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w") as file:
-        json.dump({"world_size": world_size}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    directory = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def latest_complete(folder: Path, world_size: int | None = None) -> tuple[Path, int] | None:
-    """The newest complete checkpoint and its step; of that many ranks, if `world_size` is given."""
-    steps = complete_steps(folder, world_size)
-    return (step_folder(folder, steps[-1]), steps[-1]) if steps else None
-
-
-def complete_steps(folder: Path, world_size: int | None = None) -> list[int]:
-    """Steps of all complete checkpoints, in order."""
-    return [step for step, place in _step_folders(folder) if _is_complete(place, world_size)]
-
-
-def remove_torn(folder: Path) -> None:
-    """Delete checkpoints that a killed run left half done, so that no old part mixes with a new one."""
-    for _step, place in _step_folders(folder):
-        if not _is_complete(place, None):
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def _step_folders(folder: Path) -> list[tuple[int, Path]]:
-    if not folder.is_dir():
-        return []
-    found = [(match, place) for place in folder.iterdir() if (match := _STEP_FOLDER.fullmatch(place.name))]
-    return sorted((int(match[1]), place) for match, place in found)
-
-
-def _is_complete(place: Path, world_size: int | None) -> bool:
-    sizes = []
-    for marker in place.glob("rank-*.done"):
-        try:
-            sizes.append(json.loads(marker.read_text())["world_size"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-    expected = world_size if world_size is not None else len(sizes)
-    return bool(sizes) and sizes == [expected] * expected and (place / METADATA).is_file()
+    def _watched(self) -> HostMemory:
+        """Not from the beginning on: what building and loading the job takes is no step's."""
+        if self._memory is None:
+            self._memory = HostMemory([saver.pid for saver in self._savers])
+        return self._memory
 
 
 def _state(job: Job) -> dict[str, Any]:
@@ -247,64 +240,3 @@ def _after(saving: Future[Any], then: Callable[[], None]) -> Future[None]:
 
     saving.add_done_callback(go_on)
     return both
-
-
-class _Reader(dcp.FileSystemReader):
-    """torch's reader, with metadata that cannot call anything."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / METADATA).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
-        if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"holds a {type(metadata).__name__}, not checkpoint metadata")
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in _METADATA_CLASSES.get(module, ()):
-            raise pickle.UnpicklingError(f"names {module}.{name}, which checkpoint metadata never does")
-        return super().find_class(module, name)
-
-
-class _Translated:
-    """Turns what goes wrong with the disk into an error that names the folder and the remedy.
-
-    Anything else, a lost peer above all, passes through as it is.
-    """
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None and (reason := disk_trouble(_causes(error))) is not None:
-            raise ClusterQualError(f"{self._place}: {reason}") from error
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    if isinstance(error, CheckpointException):
-        return [cause for cause, _trace in error.failures.values()]
-    return [error]
-
-
-def disk_trouble(errors: Sequence[BaseException]) -> str | None:
-    """What the errors say about the disk and what to do, or None if they are about something else."""
-    for error in errors:
-        text = str(error)
-        # torch.save on a full disk complains about positions in its file and does not say why.
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or re.search(
-            r"No space left|unexpected pos \d+ vs", text
-        ):
-            return "no space left for the checkpoint; free some, or point the run folder to a larger disk"
-        if getattr(error, "errno", None) in (errno.EROFS, errno.EACCES, errno.EPERM) or "Read-only file" in text:
-            return "the checkpoint folder cannot be written; point the run folder to a writable disk"
-        if isinstance(error, pickle.UnpicklingError):
-            return f"not a checkpoint of this package: its metadata {text}; remove the folder"
-        if isinstance(error, (OSError, EOFError)) and not isinstance(error, ConnectionError):
-            return f"the checkpoint cannot be written or read ({text})"
-    return None

@@ -1,24 +1,26 @@
-"""Training data: the bytes of a file, memory-mapped; every byte is a token.
+"""Training data: samples by number, of which each rank gets its own.
 
-Which sample is taken depends only on the seed and the sample's number in the whole run, so the
-global batch of a step is the same for any number of ranks and for every layout.
+Which samples a step takes depends only on its number in the whole run, so the global batch is the same for any number
+of ranks and for every layout.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import struct
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.workload import Workload
@@ -26,7 +28,7 @@ from pytest_clusterqual.model.workload import Workload
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = Any  # tensors of `microbatch` samples, in the structure that the loss takes them
 
 BYTE_VALUES = 256
 WHOLE_DIGEST_LIMIT = 64 * 2**20
@@ -53,94 +55,95 @@ CORPUS_PACKAGES = (
 )
 
 
-class ByteData:
-    """Samples of `sequence_length` + 1 bytes out of one memory-mapped file."""
+class Data(ABC):
+    """The samples of a run; `digest` are hex digits that differ where they do."""
+
+    digest: str
+
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        self._workload = workload
+        self.device = device
+
+    @abstractmethod
+    def read(self, numbers: Sequence[int]) -> Batch:
+        """The samples with these numbers, on the CPU; processes beside the rank's call it, too."""
+
+    def batch(self, step: int, *, first: int, count: int) -> Batch:
+        """Samples `first` to `first + count - 1` of the global batch of `step`."""
+        return self.on_device(self._part(step, first, count))
+
+    def batches(self, step: int, *, rank: int, world_size: int) -> list[Batch]:
+        """All microbatches of one data-parallel rank for one optimizer step."""
+        batches: list[Batch] = self.on_device(self.share(step, rank=rank, world_size=world_size))
+        return batches
+
+    def share(self, step: int, *, rank: int, world_size: int) -> list[Batch]:
+        """The same, not yet on the job's device."""
+        size = self._workload.microbatch
+        turns = self._workload.accumulation(world_size)
+        return [self._part(step, (turn * world_size + rank) * size, size) for turn in range(turns)]
+
+    def on_device(self, batches: Any) -> Any:
+        """Batches that were read, where the job takes them."""
+        return tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batches)
+
+    def _part(self, step: int, first: int, count: int) -> Batch:
+        number = step * self._workload.global_batch + first
+        return self.read(range(number, number + count))
+
+
+class ByteData(Data):
+    """`sequence_length` + 1 bytes out of one file are a sample, every byte of it a token."""
 
     def __init__(self, path: Path, workload: Workload, device: torch.device) -> None:
-        """Map the file at `path`.
+        """Open the file at `path`.
 
         Raises:
             ClusterQualError: it cannot be read, is too short, or the vocabulary cannot hold a byte.
         """
-        if workload.model.vocab < BYTE_VALUES:
+        super().__init__(workload, device)
+        if workload.shape.vocab < BYTE_VALUES:
             raise ClusterQualError(
-                f"workload.model.vocab: got {workload.model.vocab}, want at least {BYTE_VALUES}: every byte is a token"
+                f"workload.model.vocab: got {workload.shape.vocab}, want at least {BYTE_VALUES}: every byte is a token"
             )
         self.path = path
-        self._workload = workload
-        self._device = device
-        self._tokens = _map(path, workload.sequence_length + 1)
+        self._length = workload.sequence_length + 1
+        self._file, self._size = _open(path, self._length)
+        weakref.finalize(self, os.close, self._file)
         self.digest = digest(path)
 
     @classmethod
     def open(cls, ctx: Context, workload: Workload) -> ByteData:
-        """Map the workload's own file, or the standard library's sources where it names none."""
+        """The workload's own file, or the standard library's sources where it names none."""
         path = Path(workload.data_path) if workload.data_path is not None else standard_corpus(ctx.scratch)
         return cls(path, workload, ctx.device)
 
-    def batch(self, step: int, *, first: int, count: int) -> Batch:
-        """Samples `first` to `first + count - 1` of the global batch of `step`.
-
-        Returns:
-            Inputs and targets, both int64 of shape (count, sequence_length), targets one byte ahead.
-        """
-        length = self._workload.sequence_length
-        number = step * self._workload.global_batch + first
-        starts = [self._offset(number + i) for i in range(count)]
-        samples = np.stack([self._tokens[start : start + length + 1] for start in starts]).astype(np.int64)
-        both = torch.from_numpy(samples).to(self._device)
-        return both[:, :-1].contiguous(), both[:, 1:].contiguous()
-
-    def batches(self, step: int, *, rank: int, world_size: int) -> list[Batch]:
-        """All microbatches of one data-parallel rank for one optimizer step."""
-        size = self._workload.microbatch
-        turns = self._workload.accumulation(world_size)
-        return [self.batch(step, first=(turn * world_size + rank) * size, count=size) for turn in range(turns)]
-
-    def _offset(self, number: int) -> int:
-        mixed = hashlib.blake2b(struct.pack("<qq", self._workload.seed, number), digest_size=8).digest()
-        return int.from_bytes(mixed, "little") % (len(self._tokens) - self._workload.sequence_length)
-
-
-class Prefetcher:
-    """Prepares the next steps' batches in a thread while the current step computes."""
-
-    def __init__(self, data: ByteData, steps: range, *, rank: int, world_size: int, depth: int = 2) -> None:
-        self._ready: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=depth)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(
-            target=self._fill, args=(data, steps, rank, world_size), name="prefetch", daemon=True
-        )
-        self._thread.start()
-
-    def next(self) -> list[Batch]:
-        """The batches of the next step, waiting for them if need be.
+    def read(self, numbers: Sequence[int]) -> Batch:
+        """Inputs and targets, both int64 of shape (samples, sequence_length), targets one byte ahead.
 
         Raises:
-            Exception: what went wrong while they were read.
+            ClusterQualError: the file cannot be read any more.
         """
-        item = self._ready.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        # Not mapped: a page that a disk has yet to bring would be waited for with Python's lock held, and a rank
+        # that reads ahead in a thread could not train meanwhile.
+        samples = np.stack([np.frombuffer(self._sample(number), np.uint8) for number in numbers]).astype(np.int64)
+        both = torch.from_numpy(samples)
+        return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
-    def close(self) -> None:
-        """End the thread; batches that nobody took are dropped."""
-        self._closed.set()
-        while self._thread.is_alive():
-            try:
-                self._ready.get(timeout=0.01)
-            except queue.Empty:
-                continue
-
-    def _fill(self, data: ByteData, steps: range, rank: int, world_size: int) -> None:
+    def _sample(self, number: int) -> bytes:
+        start = mixed(self._workload.seed, number) % (self._size - self._length + 1)
         try:
-            for step in steps:
-                self._ready.put(data.batches(step, rank=rank, world_size=world_size))
-                if self._closed.is_set():
-                    return
-        except BaseException as error:  # handed to the caller of `next`, who would wait for ever otherwise
-            self._ready.put(error)
+            sample = os.pread(self._file, self._length, start)
+        except OSError as error:
+            raise ClusterQualError(f"{self.path}: cannot read the training data ({error.strerror})") from error
+        if len(sample) < self._length:
+            raise ClusterQualError(f"{self.path}: the training data became shorter while they were read")
+        return sample
+
+
+def mixed(seed: int, number: int) -> int:
+    """64 bits that say where sample `number` of a run is to be found."""
+    return int.from_bytes(hashlib.blake2b(struct.pack("<qq", seed, number), digest_size=8).digest(), "little")
 
 
 def digest(path: Path) -> str:
@@ -193,12 +196,14 @@ def _sources() -> Iterator[Path]:
         yield from sorted((root / package).rglob("*.py"))
 
 
-def _map(path: Path, least: int) -> np.memmap[Any, np.dtype[np.uint8]]:
+def _open(path: Path, least: int) -> tuple[int, int]:
+    """A descriptor of the file, and its size in bytes."""
     remedy = "give a readable file in workload.data.path, or null for the standard library's sources"
     try:
         size = path.stat().st_size
         if size < least:
             raise ClusterQualError(f"{path}: {size} bytes are too short for one sample of {least}; {remedy}")
-        return np.memmap(path, dtype=np.uint8, mode="r")
+        with path.open("rb") as file:
+            return os.dup(file.fileno()), size
     except OSError as error:
         raise ClusterQualError(f"{path}: cannot read the training data ({error.strerror}); {remedy}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -14,10 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_clusterqual.model.workload import Workload
 from pytest_clusterqual.rank.experts import MixtureOfExperts
 from pytest_clusterqual.rank.meshes import Place
-from pytest_clusterqual.rank.transformer import Transformer
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def replicate_plainly(ctx: Context, model: Transformer, place: Place) -> nn.Module:
+def replicate_plainly(ctx: Context, model: nn.Module, place: Place) -> nn.Module:
     """Wrap a model that is filled already."""
     if ctx.backend == "fake":
         return Bucketed(model)
@@ -34,6 +33,7 @@ def replicate_plainly(ctx: Context, model: Transformer, place: Place) -> nn.Modu
         device_ids=[ctx.device] if ctx.device.type == "cuda" else None,
         process_group=place.copies.get_group(),
         gradient_as_bucket_view=True,
+        broadcast_buffers=False,  # each rank has its own, as with FSDP2; all a forward exchanges is what a layout says
     )
 
 
@@ -62,16 +62,16 @@ class Bucketed(DistributedDataParallel):
             parameter.grad = bucket
 
 
-def spread(model: Transformer, place: Place, workload: Workload) -> None:
+def spread(model: nn.Module, blocks: Sequence[nn.Module], place: Place, precision: str) -> None:
     """Shard over the copies, or keep them whole, block by block; the model may be on the meta device.
 
     A model without any copy, and not to be sharded, stays as it is.
     """
     if not place.layout.fsdp and place.copies.size() == 1 and place.expert_copies is None:
         return
-    low = LOW_PRECISION.get(workload.precision)
+    low = LOW_PRECISION.get(precision)
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32) if low else MixedPrecisionPolicy()
-    for block in model.blocks.values():
+    for block in blocks:
         if place.expert_copies is not None:
             _spread_experts(block.feed_forward, place, policy)
         _wrap(block, place.copies, place, policy)

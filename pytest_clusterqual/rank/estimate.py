@@ -57,7 +57,7 @@ def estimate(workload: Workload, rung: Rung, *, device: str) -> Estimate:
         ClusterQualError: the job cannot be done that way.
     """
     work = replace(workload, microbatch=rung.microbatch)
-    if device == "cuda" and work.optimizer.implementation == "default":
+    if device == "cuda" and work.optimizer and work.optimizer.implementation == "default":
         work = replace(work, optimizer=replace(work.optimizer, implementation="foreach"))  # torch's own choice there
     found = []
     for rank in {0, rung.ranks - rung.ranks // rung.layout.pipeline}:
@@ -68,10 +68,10 @@ def estimate(workload: Workload, rung: Rung, *, device: str) -> Estimate:
 
 
 def _parts(ctx: Context, workload: Workload, rung: Rung, device: str) -> dict[str, int]:
-    here, parts = drawn(ctx, workload, rung.layout)
-    short, left_out = _shortened(workload, here.shape)
+    drawing = drawn(ctx, workload, rung.layout)
+    short, left_out = _shortened(workload, drawing.place.shape)
     with FakeTensorMode(allow_non_fake_inputs=True), Tally(device) as tally:
-        job = filled(ctx, short, here, parts)
+        job = filled(ctx, short, drawing)
         shape = (short.microbatch, short.sequence_length)
         for _ in range(2):  # the first one makes the state of the optimizer
             batches = [

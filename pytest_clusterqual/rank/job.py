@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -16,13 +15,15 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from pytest_clusterqual.model.training import PipelineTimes, Routing
-from pytest_clusterqual.model.workload import Optimizer, Workload
+from pytest_clusterqual.model.workload import Workload
 from pytest_clusterqual.rank import data_parallel
 from pytest_clusterqual.rank.data import Batch
 from pytest_clusterqual.rank.data_parallel import LOW_PRECISION
 from pytest_clusterqual.rank.experts import MixtureOfExperts
 from pytest_clusterqual.rank.meshes import Place
 from pytest_clusterqual.rank.pipeline import Pipeline
+from pytest_clusterqual.rank.recipe import Recipe
+from pytest_clusterqual.rank.reference import next_token_loss
 from pytest_clusterqual.rank.transformer import own_part
 
 if TYPE_CHECKING:
@@ -35,19 +36,22 @@ class Job:
     Its data are those of rank `data_rank` out of `data_ranks`: ranks that work on one sequence read the same.
     """
 
-    def __init__(self, ctx: Context, parts: Sequence[nn.Module], workload: Workload, place: Place) -> None:
+    def __init__(
+        self, ctx: Context, recipe: Recipe, parts: Sequence[nn.Module], workload: Workload, place: Place
+    ) -> None:
         self.model = parts[0] if len(parts) == 1 else nn.ModuleList(parts)
         self.layout = place.layout
         self.data_rank, self.data_ranks = place.data_rank, place.shape.data
-        self.optimizer = _optimizer(self.model, workload.optimizer)
+        self.optimizer = recipe.optimizer(list(self.model.parameters()))
         self.scaler = _scaler(ctx, place, enabled=workload.precision == "fp16")
         self._group, self._device, self._place = ctx.group, ctx.device, place
-        self._workload = workload
+        self._workload, self._recipe = workload, recipe
         self._turns = workload.accumulation(place.shape.data)
         self._sharded = isinstance(parts[0], FSDPModule)
         self._autocast = None if self._sharded else LOW_PRECISION.get(workload.precision)
         self._total = torch.zeros((), device=ctx.device)
         self._pipeline = self._stages(parts) if place.pipeline is not None else None
+        self.after_forward: Callable[[], None] = lambda: None  # called after the last forward pass of a step
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """One optimizer step over this rank's microbatches.
@@ -58,14 +62,15 @@ class Job:
         """
         self.optimizer.zero_grad(set_to_none=True)
         self._total = torch.zeros((), device=self._device)
-        own = [(self._own(inputs), self._own(targets)) for inputs, targets in batches]
+        if self._place.context is not None:
+            batches = [[own_part(tokens, self._place.context, dim=1).contiguous() for tokens in b] for b in batches]
         with loss_parallel() if self._place.tensor is not None else nullcontext():
             if self._pipeline is not None:
-                inputs, targets = (torch.cat(each) for each in zip(*own, strict=True))
+                inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
                 with self._computing():
                     self._pipeline.run(inputs, targets)
             else:
-                self._accumulate(own)
+                self._accumulate(batches)
         self._settle_gradients()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -92,9 +97,9 @@ class Job:
 
     def routing(self) -> Routing | None:
         """Which experts all tokens so far went to, None without experts; a collective call of the job's ranks."""
-        shape = self._workload.model
-        if not shape.experts:
+        if not self._workload.experts:
             return None
+        shape = self._workload.shape
         tokens = torch.zeros(shape.layers, shape.experts, dtype=torch.int64, device=self._device)
         for name, module in self.model.named_modules():
             if isinstance(module, MixtureOfExperts):
@@ -117,11 +122,13 @@ class Job:
         )  # fmt: skip
 
     def _accumulate(self, batches: Sequence[Batch]) -> None:
-        for index, (inputs, targets) in enumerate(batches):
+        for index, batch in enumerate(batches):
             with data_parallel.synchronizing(self.model, last=index == len(batches) - 1):
                 with self._computing():
-                    logits = self.model(inputs)
-                self._loss(logits, targets).backward()
+                    made = self._recipe.forward(self.model, batch)
+                if index == len(batches) - 1:
+                    self.after_forward()
+                self._counted(self._recipe.loss(made, batch)).backward()
 
     def _settle_gradients(self) -> None:
         """Sum what tensor ranks have seen of the sequence, for parameters that all of them hold; FSDP2 has done so."""
@@ -130,10 +137,9 @@ class Job:
             if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _counted(self, loss: Tensor) -> Tensor:
         """What the gradients of one microbatch are taken of. Copies average, the average over microbatches is ours."""
-        with torch.autocast(self._device.type, enabled=False):
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / self._turns
+        loss = loss / self._turns
         if isinstance(loss, DTensor):
             loss = loss.to_local()
         self._total += loss.detach()
@@ -142,31 +148,18 @@ class Job:
     def _computing(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None)
 
-    def _own(self, tokens: Tensor) -> Tensor:
-        """This rank's part of (batch, sequence)."""
-        context = self._place.context
-        return tokens if context is None else own_part(tokens, context, dim=1).contiguous()
-
     def _stages(self, parts: Sequence[nn.Module]) -> Pipeline:
         work, shape = self._workload, self._place.shape
         sequence = work.sequence_length // shape.context
-        passed = (work.microbatch, sequence // shape.tensor, work.model.hidden)
+        passed = (work.microbatch, sequence // shape.tensor, work.shape.hidden)
         kind = LOW_PRECISION.get(work.precision, torch.float32) if self._sharded else torch.float32
         return Pipeline(
             self._place, parts, self._device,
             tokens=torch.empty(work.microbatch, sequence, dtype=torch.int64, device="meta"),
             hidden=torch.empty(passed, dtype=kind, device="meta", requires_grad=True),
-            microbatches=self._turns, loss=self._loss,
+            microbatches=self._turns,
+            loss=lambda logits, targets: self._counted(next_token_loss(logits, targets)),
         )  # fmt: skip
-
-
-def _optimizer(model: nn.Module, wanted: Optimizer) -> torch.optim.AdamW:
-    """Parameters on different meshes go in groups of their own: one operation cannot take both."""
-    by_mesh: dict[Any, list[nn.Parameter]] = {}
-    for parameter in model.parameters():
-        by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-    chosen: dict[str, Any] = {} if wanted.implementation == "default" else {wanted.implementation: True}
-    return torch.optim.AdamW([{"params": each} for each in by_mesh.values()], lr=wanted.lr, **chosen)
 
 
 def _scaler(ctx: Context, here: Place, *, enabled: bool) -> torch.amp.GradScaler:

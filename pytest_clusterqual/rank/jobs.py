@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import time
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,6 +117,13 @@ def _group_by_members(members: tuple[int, ...], backend: str) -> ProcessGroup:
         c10d._process_group_name = genuine
 
 
+def import_from(path: Sequence[str]) -> None:
+    """Find modules in these folders before all others, the first one first."""
+    for folder in reversed(path):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
 def resolve(name: str) -> Callable[..., Any]:
     """Find ``package.module:function``.
 
@@ -134,36 +141,6 @@ def resolve(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ClusterQualError(f"{name}: the module {module_name!r} has no function {function!r}")
     return found  # type: ignore[no-any-return]  # callable() does not narrow Any
-
-
-class LoadWatch:
-    """Time of this rank's cores that other processes or the hypervisor took meanwhile."""
-
-    # user, nice, system, steal of a line of /proc/stat. Interrupts are left out: the rank's own
-    # network traffic shows up there.
-    _FIELDS = (1, 2, 3, 8)
-
-    def __init__(self) -> None:
-        self._cores = os.sched_getaffinity(0)
-        self._began = (time.monotonic(), self._busy(), time.process_time())
-
-    def taken(self) -> tuple[float, float]:
-        """Core-seconds that others took, and core-seconds there were.
-
-        The kernel counts in ticks of 10 ms: only the sum over a second or more says something.
-        """
-        began, busy, own = self._began
-        elapsed = time.monotonic() - began
-        return (self._busy() - busy) - (time.process_time() - own), elapsed * len(self._cores)
-
-    def _busy(self) -> float:
-        ticks = 0
-        with open("/proc/stat") as stat:
-            for line in stat:
-                fields = line.split()
-                if fields[0][:3] == "cpu" and fields[0][3:].isdigit() and int(fields[0][3:]) in self._cores:
-                    ticks += sum(int(fields[i]) for i in self._FIELDS if i < len(fields))
-        return ticks / float(os.sysconf("SC_CLK_TCK"))
 
 
 def place(device: torch.device, backend: str, *, rank: int, local_rank: int, node: str) -> dict[str, Any]:

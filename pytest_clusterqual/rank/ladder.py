@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank.data import ByteData
 from pytest_clusterqual.rank.elision import Communication, Mode, irreplaceable, payload
 from pytest_clusterqual.rank.layouts import build
+from pytest_clusterqual.rank.recipe import recipe_of
 from pytest_clusterqual.rank.silence import silent_job
 from pytest_clusterqual.rank.training import collector_at_rest, meet, slowest
 
@@ -56,7 +56,7 @@ def climb(
         ClusterQualError: the job cannot be done on these ranks, or its communication cannot be replaced.
     """
     work = from_json(Workload, workload, where="workload")
-    data = ByteData.open(ctx, work)
+    data = recipe_of(work).data(ctx)
     job = build(ctx, work, from_json(Layout, layout, where="layout"))
     fetch = partial(data.batches, rank=job.data_rank, world_size=job.data_ranks)
     rungs: dict[str, Step]

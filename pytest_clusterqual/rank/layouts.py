@@ -5,7 +5,7 @@ Whatever the layout, one step updates the parameters as one rank with the whole 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,14 +14,22 @@ from torch import nn
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.groups import Mesh, mesh
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank import data_parallel, tensor_parallel
+from pytest_clusterqual.rank.data_parallel import replicate_plainly
 from pytest_clusterqual.rank.job import Job
 from pytest_clusterqual.rank.meshes import Place, place
-from pytest_clusterqual.rank.recompute import recompute
-from pytest_clusterqual.rank.transformer import Share, Transformer
+from pytest_clusterqual.rank.recipe import Recipe, recipe_of
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawing:
+    """A rank's place, and its stages of the model, spread as the layout says; not yet filled with values."""
+
+    place: Place
+    recipe: Recipe
+    stages: list[nn.Module]
 
 
 def build(ctx: Context, workload: Workload, layout: Layout) -> Job:
@@ -30,29 +38,29 @@ def build(ctx: Context, workload: Workload, layout: Layout) -> Job:
     Raises:
         ClusterQualError: this exact job cannot be done on that many ranks or with this model.
     """
-    return filled(ctx, workload, *drawn(ctx, workload, layout))
+    return filled(ctx, workload, drawn(ctx, workload, layout))
 
 
-def drawn(ctx: Context, workload: Workload, layout: Layout) -> tuple[Place, list[Transformer]]:
-    """This rank's place and its stages of the model, spread as the layout says; they hold no memory yet.
+def drawn(ctx: Context, workload: Workload, layout: Layout) -> Drawing:
+    """The stages of the reference model hold no memory yet; what a factory makes may hold all of it.
 
     Raises:
         ClusterQualError: as `build`.
     """
     shape = _shape(ctx, workload, layout)
-    here = place(ctx, layout, shape, experts=workload.model.experts > 0)
-    return here, [_part(workload, here, stage) for stage in layout.stages_of(here.stage)]
+    here = place(ctx, layout, shape, experts=workload.experts > 0)
+    recipe = recipe_of(workload)
+    return Drawing(place=here, recipe=recipe, stages=recipe.drawn(here))
 
 
-def filled(ctx: Context, workload: Workload, here: Place, parts: Sequence[Transformer]) -> Job:
+def filled(ctx: Context, workload: Workload, drawing: Drawing) -> Job:
     """The job of stages that are drawn: now they get their memory and their values."""
     torch.manual_seed(workload.seed)
-    models: list[nn.Module] = []
-    for part in parts:
-        part.to_empty(device=ctx.device)
-        part.initialize(workload.seed)
-        models.append(data_parallel.replicate_plainly(ctx, part, here) if here.layout.bucketed else part)
-    return Job(ctx, models, workload, here)
+    here, stages = drawing.place, []
+    for stage in drawing.stages:
+        drawing.recipe.fill(stage, ctx.device)
+        stages.append(replicate_plainly(ctx, stage, here) if here.layout.bucketed else stage)
+    return Job(ctx, drawing.recipe, stages, workload, here)
 
 
 def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
@@ -65,26 +73,6 @@ def _shape(ctx: Context, workload: Workload, layout: Layout) -> Mesh:
         workload.accumulation(shape.data)
     except ValueError as error:
         raise ClusterQualError(f"workload.{error}") from None
-    for key, text in layout.misfits(workload.model, workload.sequence_length):
+    for key, text in workload.misfits(layout):
         raise ClusterQualError(f"layout {layout.name}: {key}: {text}")
     return shape
-
-
-def _part(workload: Workload, here: Place, stage: int) -> Transformer:
-    """One stage of the model on the meta device, spread as the layout says; all of it where there is no pipeline."""
-    shape, layout = workload.model, here.layout
-    experts = shape.experts // layout.expert
-    share = Share(
-        layers=layout.layers_of(stage, shape.layers),
-        experts=range(here.expert_rank * experts, (here.expert_rank + 1) * experts),
-        expert_group=here.expert,
-        context=here.context,
-    )
-    with torch.device("meta"):
-        model = Transformer(shape, workload.sequence_length, share)
-    if here.tensor is not None:
-        tensor_parallel.split(model, here.tensor)
-    recompute(model, layout.activation_checkpointing)
-    if not layout.bucketed:
-        data_parallel.spread(model, here, workload)
-    return model

@@ -17,12 +17,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_clusterqual import units
-from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.rank.control_groups import cgroup_limit, identity, proc_bytes
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
 
-NO_LIMIT = 2**62  # cgroup v1 writes "no limit" as a number near 2**63
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _GIVEN_BACK = 64 * 1024  # bytes; else freed tensors stay in the heap, in pieces that no other tensor fits
 # What torch's allocators say, and the C library's errors behind them.
@@ -54,7 +53,7 @@ def cpu_limit(ctx: Context, *, proc: Path = Path("/proc"), cgroups: Path = Path(
         origin=f"MemTotal / {ctx.ranks_on_host} ranks on this machine",
     )
     found = cgroup_limit(proc / "self" / "cgroup", cgroups)
-    sharing = _count_same(ctx, _identity(found[1], proc) if found is not None else "")
+    sharing = _count_same(ctx, identity(found[1], proc) if found is not None else "")
     if found is None or found[0] // sharing >= machine.bytes:
         return machine
     return Limit(bytes=found[0] // sharing, origin=f"control group limit / {sharing} ranks under it")
@@ -113,56 +112,6 @@ def not_allocated(error: BaseException | None) -> str:
             return f"{asked[1]} {asked[2]}" if asked[2] != "bytes" else units.show(float(asked[1]), units.BYTES)
         error = error.__cause__ or error.__context__
     return ""
-
-
-def cgroup_limit(membership: Path, cgroups: Path) -> tuple[int, Path] | None:
-    """The tightest readable memory limit (v1 or v2) over this process' control groups, and its folder."""
-    found: list[tuple[int, Path]] = []
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _number, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, name = cgroups, "memory.max"
-        elif "memory" in controllers.split(","):
-            root, name = cgroups / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        # The group's own folder may be hidden from a container; what is visible above it still binds.
-        for place in (folder, *folder.parents):
-            if place.is_relative_to(root) and (limit := _read_limit(place / name)) is not None:
-                found.append((limit, place))
-    return min(found, key=lambda item: item[0], default=None)
-
-
-def _read_limit(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() and int(text) < NO_LIMIT else None
-
-
-def proc_bytes(file: Path, name: str, otherwise: str) -> int:
-    """A line such as ``MemTotal: 12 kB`` of one of the kernel's files, in bytes.
-
-    Raises:
-        MeasurementError: there is no such line; `otherwise` says what that means.
-    """
-    for line in file.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise MeasurementError(f"{file}: no {name} line: {otherwise}")
-
-
-def _identity(folder: Path, proc: Path) -> str:
-    """Names a control group across ranks: paths inside a container look alike, inodes do not."""
-    boot = (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    place = folder.stat()
-    return f"{boot} {place.st_dev} {place.st_ino}"
 
 
 def _count_same(ctx: Context, text: str) -> int:

@@ -11,12 +11,13 @@ import torch
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank.data import Batch, ByteData
+from pytest_clusterqual.rank.data import Batch, Data
 from pytest_clusterqual.rank.job import Job
 from pytest_clusterqual.rank.layouts import build, drawn, filled
 from pytest_clusterqual.rank.limits import Limit, cpu_limit, cuda_limit, device_confined, process_confined
 from pytest_clusterqual.rank.memory_counters import Counter, CpuCounter, CudaCounter
 from pytest_clusterqual.rank.memory_events import Timeline, mark_repeated
+from pytest_clusterqual.rank.recipe import recipe_of
 from pytest_clusterqual.rank.settling import settle
 from pytest_clusterqual.rank.training import global_losses
 
@@ -39,7 +40,7 @@ def measure(
     work, spread = from_json(Workload, workload, where="workload"), from_json(Layout, layout, where="layout")
     on_cuda = ctx.device.type == "cuda"
     limit = _limit(ctx, device_memory)
-    data = ByteData.open(ctx, work)
+    data = recipe_of(work).data(ctx)
     if device_memory is not None and not on_cuda:
         _try_within(device_memory, ctx, work, spread, data, steps)
     counter: Counter = CudaCounter(ctx.device) if on_cuda else CpuCounter(confined=device_memory is not None)
@@ -72,10 +73,10 @@ def measure(
     )
 
 
-def _try_within(most: int, ctx: Context, work: Workload, layout: Layout, data: ByteData, steps: int) -> None:
-    here, parts = drawn(ctx, work, layout)  # makes groups and their threads: they are no part of the job
+def _try_within(most: int, ctx: Context, work: Workload, layout: Layout, data: Data, steps: int) -> None:
+    drawing = drawn(ctx, work, layout)  # makes groups and their threads: they are no part of the job
     with process_confined(most) as only_tensors_count:
-        job = filled(ctx, work, here, parts)
+        job = filled(ctx, work, drawing)
         settle(job)
         for step in range(1, steps + 1):
             only_tensors_count(sum(job.parts().values()))
@@ -84,7 +85,7 @@ def _try_within(most: int, ctx: Context, work: Workload, layout: Layout, data: B
     gc.collect()  # wrapped models refer to themselves
 
 
-def _batches(data: ByteData, step: int, job: Job) -> Sequence[Batch]:
+def _batches(data: Data, step: int, job: Job) -> Sequence[Batch]:
     return data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.rank.control_groups import proc_bytes
 from pytest_clusterqual.rank.job import Job
-from pytest_clusterqual.rank.limits import proc_bytes
 from pytest_clusterqual.rank.memory_events import STEP, Timeline, timeline
 
 

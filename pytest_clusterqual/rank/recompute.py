@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
@@ -14,7 +15,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from pytest_clusterqual.rank.experts import uncounted
-from pytest_clusterqual.rank.transformer import Attention, Block, FeedForward, Transformer
 
 COMMUNICATION = "_c10d_functional"
 DEAR = {
@@ -26,19 +26,24 @@ DEAR = {
 }
 
 
-def recompute(model: Transformer, kind: Literal["none", "selective", "full"]) -> None:
-    """Keep less for the gradients: only the input of every block, or also the results that are dear to repeat.
+def recompute(
+    model: nn.Module,
+    kind: Literal["none", "selective", "full"],
+    regions: tuple[type[nn.Module], ...],
+    *,
+    random: bool = False,
+) -> None:
+    """Keep less for the gradients: of every region only its input, or also the results that are dear to repeat.
 
-    Selective regions end at attention and feed-forwards: torch repeats them operation by operation, and
-    would trip over the communication of a mixture of experts.
+    `random`: a region may draw random numbers, and must draw the same ones again.
     """
     if kind == "none":
         return
-    regions, contexts = {"full": (Block, _everything), "selective": ((Attention, FeedForward), _what_is_cheap)}[kind]
+    contexts = {"full": _everything, "selective": _what_is_cheap}[kind]
     apply_activation_checkpointing(
         model,
-        checkpoint_wrapper_fn=partial(checkpoint_wrapper, preserve_rng_state=False, context_fn=contexts),
-        check_fn=lambda module: isinstance(module, regions),  # type: ignore[arg-type]
+        checkpoint_wrapper_fn=partial(checkpoint_wrapper, preserve_rng_state=random, context_fn=contexts),
+        check_fn=lambda module: isinstance(module, regions),
     )
 
 

@@ -16,9 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.workload import Workload
+from pytest_clusterqual.rank.control_groups import proc_bytes
 from pytest_clusterqual.rank.elision import at_once
 from pytest_clusterqual.rank.layouts import build
-from pytest_clusterqual.rank.limits import cpu_limit, proc_bytes
+from pytest_clusterqual.rank.limits import cpu_limit
 from pytest_clusterqual.rank.training import slowest
 
 if TYPE_CHECKING:

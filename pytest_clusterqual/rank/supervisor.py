@@ -14,6 +14,7 @@ from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import ChannelError
 from pytest_clusterqual.rank import reach
+from pytest_clusterqual.rank.control_groups import out_of_memory_kills
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,15 +186,6 @@ def process_state(pid: int) -> str:
             return next(line.partition(":")[2].strip() for line in status if line.startswith("State:"))
     except (OSError, StopIteration):
         return ""
-
-
-def out_of_memory_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory so far."""
-    try:
-        with open("/proc/vmstat") as vmstat:
-            return next(int(line.split()[1]) for line in vmstat if line.startswith("oom_kill "))
-    except (OSError, StopIteration):
-        return 0
 
 
 def train() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,11 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.training import RankTraining
 from pytest_clusterqual.model.workload import Layout, Workload
-from pytest_clusterqual.rank.data import ByteData
+from pytest_clusterqual.rank.data import Batch
+from pytest_clusterqual.rank.feed import feed
 from pytest_clusterqual.rank.job import Job
 from pytest_clusterqual.rank.layouts import build
+from pytest_clusterqual.rank.recipe import recipe_of
 
 if TYPE_CHECKING:
     from pytest_clusterqual.rank.jobs import Context
@@ -44,15 +47,17 @@ def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any]
         ClusterQualError: the job cannot be done on these ranks, or its data cannot be read.
     """
     work = from_json(Workload, workload, where="workload")
-    data = ByteData.open(ctx, work)
+    data = recipe_of(work).data(ctx)
     job = build(ctx, work, from_json(Layout, layout, where="layout"))
     total = warmup + work.steps
     ctx.report(0, total, "warm-up")
-    warm = timed_steps(ctx, job, data, range(1, warmup + 1))
-    ctx.report(warmup, total, "fixed work")
-    meet(ctx)
-    with collector_at_rest():
-        timed = timed_steps(ctx, job, data, range(warmup + 1, total + 1))
+    # Without an end: the fixed work is a piece of a longer run, whose data are read ahead during its last steps, too.
+    with feed(data, itertools.count(1), work.loader, rank=job.data_rank, world_size=job.data_ranks) as batches:
+        warm = timed_steps(ctx, job, batches, warmup)
+        ctx.report(warmup, total, "fixed work")
+        meet(ctx)
+        with collector_at_rest():
+            timed = timed_steps(ctx, job, batches, work.steps)
     ctx.report(total, total, "fixed work")
     return to_json(
         RankTraining(
@@ -62,6 +67,8 @@ def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any]
             data_seconds=tuple(timed.data_seconds),
             work_seconds=timed.whole,
             tokens_per_step=work.tokens_per_step,
+            sequences_per_step=work.global_batch,
+            sequences_per_step=work.global_batch,
             losses=global_losses(ctx, warm.losses + timed.losses),
             data_digest=data.digest,
             routing=job.routing(),
@@ -71,14 +78,14 @@ def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any]
     )
 
 
-def timed_steps(ctx: Context, job: Job, data: ByteData, steps: range) -> StepTimes:
-    """Do `steps`; nothing but clock readings is added to the work itself."""
+def timed_steps(ctx: Context, job: Job, batches: Iterator[list[Batch]], steps: int) -> StepTimes:
+    """Do that many steps; nothing but clock readings is added to the work itself."""
     times = StepTimes()
     begin = start = time.perf_counter()
-    for step in steps:
-        batches = data.batches(step, rank=job.data_rank, world_size=job.data_ranks)
+    for _ in range(steps):
+        own = next(batches)
         ready = time.perf_counter()
-        loss = job.step(batches)
+        loss = job.step(own)
         ctx.synchronize()
         end = time.perf_counter()
         times.data_seconds.append(ready - start)

@@ -19,8 +19,9 @@ from torch.distributed import PrefixStore
 
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
-from pytest_clusterqual.rank.jobs import Context, LoadWatch, Subgroups, place, resolve
+from pytest_clusterqual.rank.jobs import Context, Subgroups, import_from, place, resolve
 from pytest_clusterqual.rank.limits import not_allocated
+from pytest_clusterqual.rank.load import LoadWatch, of_children
 from pytest_clusterqual.rank.supervisor import Settings
 
 # The session's deadline comes first: it knows the job, and it can tell who hangs.
@@ -50,9 +51,7 @@ def run(settings: Settings, generation: str, message: dict[str, Any], stacks: Pa
 
 
 def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None:
-    for folder in reversed(message["path"]):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    import_from(message["path"])
     torch.set_num_threads(max(1, len(settings.cores)))
     device, backend = select_device(settings)
     # Two connections: a worker blocks on the first one between jobs, the group uses the second.
@@ -166,7 +165,7 @@ def _run_job(
 
 
 def train(settings: Settings) -> None:
-    """One attempt of a full run; the last attempt sends the whole log of this rank to the session."""
+    """One attempt of a full run; the one that ends the run sends the whole log of this rank to the session."""
     if settings.cores:
         os.sched_setaffinity(0, settings.cores)
     torch.set_num_threads(max(1, len(settings.cores)))
@@ -175,6 +174,8 @@ def train(settings: Settings) -> None:
     device, backend = select_device(settings)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=order["timeout"]))
     channel.put(f"node/{settings.rank}", settings.node)
+    where = place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node)
+    channel.put(f"place/{settings.rank}", where)
     dist.barrier()
     nodes = tuple(channel.get(f"node/{rank}") for rank in range(settings.world_size))
     ctx = Context(
@@ -195,8 +196,9 @@ def train(settings: Settings) -> None:
     from pytest_clusterqual.rank import full_run
 
     watch = LoadWatch()
-    value = full_run.run(ctx, **order["args"])
-    where = place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node)
-    channel.put(f"result/{settings.rank}", {"value": value, "place": where, "taken": watch.taken()})
+    value = full_run.run(ctx, announce=lambda: channel.flag("struck"), **order["args"])
+    if value is None:  # told to end before the work was done
+        return
+    channel.put(f"result/{settings.rank}", {"value": value, "taken": watch.taken(of_children())})
     if channel.count("answers") == settings.world_size:
         channel.flag("ready")

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.workload import Layout, ModelShape
+from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.read.demands import Demand, FabricDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import Fault
 from pytest_clusterqual.read.messages import did_you_mean, shown
 from pytest_clusterqual.read.schema import (
     FabricSection,
     FullRunSection,
+    JobSection,
     LayoutSection,
     ScalingSection,
     TrainingSection,
@@ -90,7 +91,7 @@ def fabric_parts(fabric: FabricSection, demands: Numbered) -> Iterator[Fault]:
 
 
 def fabric_synchronization(
-    fabric: FabricSection, layouts: Layouts, workload: WorkloadSection | None
+    fabric: FabricSection, layouts: Layouts, workload: JobSection | None
 ) -> Iterator[Fault]:
     """Every layout named exists, can be trained, and can do a step without communication."""
     known = {layout.name: layout for _index, layout in layouts}
@@ -157,16 +158,28 @@ def scaling_parts(scaling: ScalingSection, demands: Numbered, *, target: bool) -
                 yield (*where, "nodes"), text
 
 
-def full_run(section: FullRunSection, demands: Numbered, workload: WorkloadSection | None) -> Iterator[Fault]:
+def full_run(section: FullRunSection, workload: JobSection | None) -> Iterator[Fault]:
+    """Something is saved, and what fails has something to resume."""
     steps = None if section.minutes else section.steps or (workload.steps if workload else None)
     for index, checkpoint in enumerate(section.checkpoint):
         if steps and checkpoint.every > steps:
             text = f"got {checkpoint.every}, want at most the {steps} steps of the run, else nothing is ever saved"
             yield ("full_run", "checkpoint", index, "every"), text
+    first = section.checkpoint[0].every
     for index, failure in enumerate(section.failure or []):
-        if steps and failure.at_step > steps:
-            text = f"got {failure.at_step}, want at most the {steps} steps of the run, else nothing ever fails"
-            yield ("full_run", "failure", index, "at_step"), text
+        where = ("full_run", "failure", index, "at_step")
+        if failure.at_step <= first:
+            text = f"want a step after the first checkpoint at {first}, so that there is one to resume"
+            yield where, f"got {failure.at_step}, {text}"
+        elif steps and failure.at_step > steps:
+            yield where, f"got {failure.at_step}, want at most the {steps} steps of the run, else nothing ever fails"
+        elif steps and failure.kind == "fail_save" and failure.at_step > steps // first * first:
+            last = steps // first * first
+            yield where, f"got {failure.at_step}, want at most {last}: no checkpoint is saved after that one"
+
+
+def full_run_demands(section: FullRunSection, demands: Numbered) -> Iterator[Fault]:
+    """What is required can happen in this run."""
     for index, demand in demands:
         if demand.quantity in _NEEDS_FAILURE and not section.failure:
             text = "nothing fails in this run, want full_run.failure: {kill_rank: ..., at_step: ...}"
@@ -182,8 +195,10 @@ def failures_hit(section: FullRunSection, nodes: int, ranks_per_node: int) -> It
     for index, failure in enumerate(section.failure or []):
         where = ("full_run", "failure", index)
         if failure.kind == "kill_node":
-            if failure.target >= nodes:
-                yield (*where, "kill_node"), f"got {failure.target}, want a node below {nodes}"
+            used = max(nodes - 1, 1) if failure.go_on == "spare" else nodes
+            if failure.target >= used:
+                spare = f": the last of {nodes} is the spare" if used < nodes else ""
+                yield (*where, "kill_node"), f"got {failure.target}, want a node below {used}{spare}"
             if failure.go_on == "fewer" and nodes == 1:
                 yield (*where, "go_on"), "got fewer, want same or spare: there is one node only"
         elif failure.target >= world:
@@ -191,11 +206,11 @@ def failures_hit(section: FullRunSection, nodes: int, ranks_per_node: int) -> It
             yield (*where, failure.kind), f"got {failure.target}, want a rank below {world} = {product}"
 
 
-def layout_degrees(layouts: Layouts, workload: WorkloadSection) -> Iterator[Fault]:
+def layout_degrees(layouts: Layouts, workload: JobSection) -> Iterator[Fault]:
     """What a layout cuts must be there in that many equal parts."""
-    model = ModelShape(**workload.model.model_dump())
+    job = workload.job(Path())
     for index, section in layouts:
-        for key, text in Layout(**section.model_dump()).misfits(model, workload.sequence_length):
+        for key, text in job.misfits(Layout(**section.model_dump())):
             yield ("layouts", index, key), text
 
 
@@ -211,7 +226,7 @@ def layouts_fit(layouts: Layouts, nodes: int, ranks_per_node: int) -> Iterator[F
 
 
 def global_batch(
-    workload: WorkloadSection, layouts: Layouts, node_counts: Sequence[int], ranks_per_node: int
+    workload: JobSection, layouts: Layouts, node_counts: Sequence[int], ranks_per_node: int
 ) -> Iterator[Fault]:
     """The exact job must run on every one of the node counts: same sequences per optimizer step."""
     copies = {layout.pipeline * layout.context * layout.tensor for _index, layout in layouts} or {1}

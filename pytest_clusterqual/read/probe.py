@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.model.probe import ProbeStart, ProbeWhat
+from pytest_clusterqual.model.probe import Line, ProbedProcess, ProbeStart, ProbeWhat
 
 _VERSION = 1
 _NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
@@ -99,6 +99,24 @@ def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[FastLi
             if (least := line.seconds if line.own is None else min(line.seconds, line.own)) < 0:
                 raise ReadError(f"{file.path}:{number}: got {least:g} seconds, want none below 0")
             yield line
+
+
+def probed_processes(folder: Path) -> dict[int, tuple[ProbedProcess, ...]]:
+    """rank -> its processes with all their lines, of a run that fits into memory.
+
+    Raises:
+        ReadError: as `probe_files` and `probe_lines`.
+    """
+    return {
+        rank: tuple(
+            ProbedProcess(
+                start=file.start,
+                lines=tuple(Line(**msgspec.structs.asdict(line)) for line in probe_lines(file, lambda _torn: None)),
+            )
+            for file in files
+        )
+        for rank, files in probe_files(folder, lambda _torn: None).items()
+    }
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import (
     DecisionPlan,
@@ -24,10 +25,10 @@ from pytest_clusterqual.model.project import (
 from pytest_clusterqual.model.purchase import PurchasePlan
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.topology import Links
-from pytest_clusterqual.model.workload import Layout, ModelShape, Optimizer, Workload
+from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.read.messages import dotted
 from pytest_clusterqual.read.reading import Reading
-from pytest_clusterqual.read.schema import LauncherSection, TrainingSection, WorkloadSection
+from pytest_clusterqual.read.schema import LauncherSection, TrainingSection
 from pytest_clusterqual.read.yaml_lines import Problem, read_document
 
 LARGEST = 256 * 1024
@@ -36,17 +37,20 @@ LONGEST_LINE = 600
 _ELSEWHERE = "point to the project file with --qual-config FILE"
 
 
-def load_project(path: Path, *, nodes: int | None = None, nproc_per_node: int | None = None) -> Project:
+def load_project(
+    path: Path, *, nodes: int | None = None, nproc_per_node: int | None = None, data: bool = True
+) -> Project:
     """Read, validate and convert the project file at `path`.
 
     `nodes` and `nproc_per_node` are what the options ask for; with them the file is also checked
-    against the ranks there will be. `nproc_per_node` replaces the file's own.
+    against the ranks there will be. `nproc_per_node` replaces the file's own. Without `data` the job's data
+    are not looked for.
 
     Raises:
         ProjectFileError: with all problems of the file, one line each.
     """
     name = _shown_path(path)
-    return _read(_text(path, name), path, name, nodes, nproc_per_node, data=True)
+    return _read(_text(path, name), path, name, nodes, nproc_per_node, data=data)
 
 
 def recorded_project(text: str, *, name: str, nodes: int, nproc_per_node: int) -> Project:
@@ -111,14 +115,13 @@ def _lines(name: str, problems: Iterable[Problem]) -> list[str]:
 def _project(reading: Reading, path: Path, name: str, nproc_per_node: int | None) -> Project:
     """The words for a document without problems."""
     assert reading.head is not None  # a section that is missing is a problem of the file
-    assert reading.workload is not None
     launcher = _launcher(reading.launcher or LauncherSection())
     return Project(
         path=path,
         name=reading.head.project,
         launcher=dataclasses.replace(launcher, nproc_per_node=nproc_per_node or launcher.nproc_per_node),
-        workload=_workload(reading.workload, path.parent),
-        layouts=tuple(Layout(**layout.model_dump()) for _index, layout in reading.layouts),
+        job=_job(reading, path.parent),
+        layouts=_layouts(reading),
         target=Target(**reading.target.model_dump()) if reading.target else None,
         topology=_topology(reading, name),
         memory=_memory(reading, name),
@@ -136,15 +139,18 @@ def _launcher(section: LauncherSection) -> LauncherOptions:
     return LauncherOptions(slurm=section.slurm.options(), **fields)
 
 
-def _workload(section: WorkloadSection, folder: Path) -> Workload:
-    fields = section.model_dump(exclude={"model", "optimizer", "data"})
-    path = section.data.path
-    return Workload(
-        model=ModelShape(**section.model.model_dump()),
-        optimizer=Optimizer(**section.optimizer.model_dump()),
-        data_path=None if path is None else os.path.abspath(folder / path),  # ranks may have another folder
-        **fields,
-    )
+def _job(reading: Reading, folder: Path) -> Workload | CommandJob:
+    if reading.command is not None:
+        return reading.command.job(folder)
+    assert reading.workload is not None  # a section that is missing is a problem of the file
+    return reading.workload.job(folder)
+
+
+def _layouts(reading: Reading) -> tuple[Layout, ...]:
+    """Those of the file; a command has one, its own, which bears its name."""
+    if reading.command is not None:
+        return (Layout(name=reading.command.name),)
+    return tuple(Layout(**layout.model_dump()) for _index, layout in reading.layouts)
 
 
 def _requirements(reading: Reading, criterion: str, name: str) -> tuple[Requirement, ...]:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from pytest_clusterqual.read import checks, fabric_levels
+from pytest_clusterqual.read.command import CommandSection, is_command, not_asked, script_there
+from pytest_clusterqual.read.factory import FactorySection, is_factory, not_known
 from pytest_clusterqual.read.fields import Fault, Section
 from pytest_clusterqual.read.messages import shown, translate, unknown_key
 from pytest_clusterqual.read.purchase import PurchaseSection
@@ -19,6 +21,7 @@ from pytest_clusterqual.read.schema import (
     FabricSection,
     FullRunSection,
     Head,
+    JobSection,
     LauncherSection,
     LayoutSection,
     MemorySection,
@@ -70,7 +73,7 @@ class Reading:
         kept: Where = ()
         value: Any = self.document.value
         for step in where:
-            if step == 0 and isinstance(value, dict):
+            if step == 0 and not isinstance(value, list):
                 continue
             kept = (*kept, step)
             inside = isinstance(value, dict) and step in value
@@ -81,7 +84,10 @@ class Reading:
     def _read_sections(self, data: dict[str, Any]) -> None:
         self.head = self.validate(Head, {key: data[key] for key in ("version", "project") if key in data}, ())
         self.launcher = self.section(data, "launcher", LauncherSection)
-        self.workload = self.section(data, "workload", WorkloadSection)
+        own = is_command(data.get("workload"))
+        self.command = self.section(data, "workload", CommandSection) if own else None
+        kind = FactorySection if is_factory(data.get("workload")) else WorkloadSection
+        self.workload: JobSection | None = None if own else self.section(data, "workload", kind)
         self.target = self.section(data, "target", TargetSection)
         self.topology = self.section(data, "topology", TopologySection)
         self.memory = self.criterion(data, "memory", MemorySection)
@@ -92,8 +98,11 @@ class Reading:
         self.purchase = self.section(data, "purchase", PurchaseSection)
         self.layouts = self.items(data, ("layouts",), LayoutSection)
         self.exceptions = self.items(data, ("exceptions",), ExceptionSection)
-        self.report(((key,), "the key is missing") for key in ("workload", "layouts") if key not in data)
-        if data.get("layouts") == []:
+        needed = ("workload",) if own else ("workload", "layouts")
+        self.report(((key,), "the key is missing") for key in needed if key not in data)
+        if own and "layouts" in data:
+            self.report([(("layouts",), "a command spreads its job by itself, want no such key")])
+        elif data.get("layouts") == []:
             self.report([(("layouts",), "got an empty list, want at least one layout such as {name: ddp}")])
 
     def validate(self, kind: type[S], value: Any, where: Where) -> S | None:
@@ -131,7 +140,9 @@ class Reading:
     def _check_together(self, folder: Path | None, nodes: int | None, nproc_per_node: int | None) -> None:
         self.report(checks.layout_names(self.layouts))
         raw = self.document.value.get("layouts")
-        if isinstance(raw, list) and len(raw) == len(self.layouts):  # else a layout that is meant may be a broken one
+        if self.command:
+            self._check_command(self.command, folder)
+        elif isinstance(raw, list) and len(raw) == len(self.layouts):  # else one that is meant may be a broken one
             names = [layout.name for _index, layout in self.layouts]
             for key, section in (("memory", self.memory), ("scaling", self.scaling), ("full_run", self.full_run)):
                 self.report(checks.layouts_exist(key, section, self.demands.get(key, []), names))
@@ -147,12 +158,29 @@ class Reading:
             self.report(checks.scaling_demands(self.scaling, required))
             self.report(checks.scaling_parts(self.scaling, required, target=target))
         if self.full_run:
-            self.report(checks.full_run(self.full_run, self.demands.get("full_run", []), self.workload))
+            self.report(checks.full_run_demands(self.full_run, self.demands.get("full_run", [])))
+            if not self.command:
+                self.report(checks.full_run(self.full_run, self.workload))
+        if isinstance(self.workload, WorkloadSection) and folder is not None:
+            self.report(checks.data_file(self.workload, folder))
+        if isinstance(self.workload, FactorySection):
+            self.report(not_known(self.workload, self.demands, fabric=self.fabric, purchase=self.purchase))
         if self.workload:
-            if folder is not None:
-                self.report(checks.data_file(self.workload, folder))
             self.report(checks.layout_degrees(self.layouts, self.workload))
         self._check_world(nodes, nproc_per_node)
+
+    def _check_command(self, section: CommandSection, folder: Path | None) -> None:
+        for key, asked in (("memory", self.memory), ("scaling", self.scaling), ("full_run", self.full_run)):
+            self.report(checks.layouts_exist(key, asked, self.demands.get(key, []), [section.name]))
+        self.report(checks.fabric_layout_groups(self.demands.get("fabric", []), []))
+        self.report(
+            not_asked(
+                section, launcher=self.launcher, memory=self.memory, fabric=self.fabric, scaling=self.scaling,
+                full_run=self.full_run, purchase=self.purchase,
+            )
+        )  # fmt: skip
+        if folder is not None:
+            self.report(script_there(section, folder))
 
     def _check_world(self, nodes: int | None, nproc_per_node: int | None) -> None:
         launcher_is_wrong = self.launcher is None and "launcher" in self.document.value

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,6 +21,7 @@ from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.full_run import FAILURES, CheckpointMode, FailureKind, GoOn
 from pytest_clusterqual.model.project import GROUPS, Collective, Engine, GroupKind, LauncherKind
 from pytest_clusterqual.model.rank_map import Strategy
+from pytest_clusterqual.model.workload import Loader, ModelShape, Optimizer, Workload
 from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import (
     Address,
@@ -125,20 +129,50 @@ class OptimizerSection(Section):
     implementation: Literal["default", "foreach", "fused"] = "default"
 
 
-class DataSection(Section):
+class LoaderSection(Section):
+    workers: Natural = 0
+    prefetch: Natural = 2
+
+    def faults(self) -> Iterator[Fault]:
+        if self.workers and not self.prefetch:
+            yield ("prefetch",), "got 0, want 1 or more: workers read ahead"
+
+
+class DataSection(LoaderSection):
     path: Name | None = None
 
 
-class WorkloadSection(Section):
-    model: ModelSection
-    optimizer: OptimizerSection
+class JobSection(Section):
+    """A job that this package's own loop does."""
+
     precision: Literal["fp32", "bf16", "fp16"]
-    sequence_length: Positive
     microbatch: Positive
     global_batch: Positive
     steps: Positive
     seed: Natural
+
+    @abstractmethod
+    def job(self, folder: Path) -> Workload:
+        """The words; `folder` is that of the project file."""
+
+
+class WorkloadSection(JobSection):
+    """The reference transformer."""
+
+    model: ModelSection
+    optimizer: OptimizerSection
+    sequence_length: Positive
     data: DataSection = DataSection()
+
+    def job(self, folder: Path) -> Workload:
+        path = self.data.path
+        return Workload(
+            model=ModelShape(**self.model.model_dump()),
+            optimizer=Optimizer(**self.optimizer.model_dump()),
+            data_path=None if path is None else os.path.abspath(folder / path),  # ranks may have another folder
+            loader=Loader(**self.data.model_dump(exclude={"path"})),
+            **self.model_dump(exclude={"model", "optimizer", "data"}),
+        )
 
 
 class LayoutSection(Section):
@@ -319,11 +353,6 @@ class FullRunSection(TrainingSection):
         yield from super().faults()
         if self.steps and self.minutes:
             yield ("minutes",), f"got {self.minutes:g} beside steps {self.steps}, want one of them"
-        first = self.checkpoint[0].every
-        for index, failure in enumerate(self.failure or []):
-            if failure.at_step <= first:
-                wanted = f"a step after the first checkpoint at {first}, so that there is one to resume"
-                yield ("failure", index, "at_step"), f"got {failure.at_step}, want {wanted}"
         for key, entries in (("checkpoint", self.checkpoint), ("failure", self.failure or [])):
             for index, entry in enumerate(entries):
                 if entry in entries[:index]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from xml.sax.saxutils import escape
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.report import text
 
 if TYPE_CHECKING:
@@ -21,6 +23,23 @@ if TYPE_CHECKING:
 BLACK, DARK, LIGHT = "0.0", "0.35", "0.85"
 _WIDTH, _LEFT, _RIGHT, _TOP, _LINE = 6.4, 0.85, 0.2, 0.35, 0.15  # inches
 _COLUMNS = 104  # characters of a line of the caption
+_LEGEND = 3  # entries side by side
+TITLE, CAPTION = "title", "caption"  # the groups of a file that hold them
+MARKERS: dict[Verdict, dict[str, Any]] = {
+    Verdict.PASS: {"marker": "o", "markerfacecolor": BLACK, "markersize": 4},
+    Verdict.FAIL: {"marker": "X", "markerfacecolor": "white", "markersize": 8},
+    Verdict.UNDECIDED: {"marker": "D", "markerfacecolor": "white", "markersize": 5},
+    Verdict.ERROR: {"marker": "*", "markerfacecolor": "white", "markersize": 8},
+    Verdict.MEASURED: {"marker": "o", "markerfacecolor": "white", "markersize": 4},
+}
+# What fills the parts of a bar, so that neighbours differ without colour: face and hatch.
+FILLS = tuple(
+    {"facecolor": face, "hatch": hatch, "edgecolor": BLACK, "linewidth": 0.5}
+    for face, hatch in (
+        (LIGHT, ""), (DARK, ""), ("white", "////"), ("0.6", ""), ("white", "...."), (LIGHT, "xxxx"), ("white", ""),
+        ("0.6", "\\\\\\\\"), ("white", "----"), (LIGHT, "||||"), ("white", "xxxx"), ("0.6", "...."),
+    )
+)  # fmt: skip
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "clusterqual",
@@ -74,8 +93,10 @@ def svg(picture: Picture) -> str:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         figure = Figure(figsize=(_WIDTH, height))
-        figure.text(0.1 / _WIDTH, 1 - 0.1 / height, text.visible(picture.title), va="top", weight="bold", size=9)
-        figure.text(0.1 / _WIDTH, 0.1 / height, "\n".join(caption), va="bottom", size=7.5, linespacing=1.3)
+        figure.text(
+            0.1 / _WIDTH, 1 - 0.1 / height, text.visible(picture.title), va="top", weight="bold", size=9, gid=TITLE
+        )
+        figure.text(0.1 / _WIDTH, 0.1 / height, "\n".join(caption), va="bottom", size=7.5, linespacing=1.3, gid=CAPTION)
         axes, top = [], height - _TOP
         for panel in picture.panels:
             top -= picture.above + panel
@@ -88,6 +109,15 @@ def svg(picture: Picture) -> str:
     spoken = [f"<{tag}>{escape(text.visible(said))}</{tag}>\n" for tag, said in
               (("title", picture.title), ("desc", " ".join((picture.words, *picture.caption))))]  # fmt: skip
     return text.xml_safe("".join([before, *spoken, defs, after]))
+
+
+def drawn_part(height: float, lines: int) -> tuple[float, float]:
+    """Where the panels of a file begin, and how high they are, between title and a caption of so many `lines`; points.
+
+    `height` is that of the whole file.
+    """
+    top = 72 * _TOP
+    return top, height - top - 72 * _LINE * (lines + 1)
 
 
 def circumstances(conditions: Conditions, started: float) -> str:
@@ -109,6 +139,17 @@ def shortened(names: Sequence[str], most: int) -> str:
     """Such as ``node0, node1, node2 and 13 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def legend_room(entries: int) -> float:
+    """Inches that a legend of so many entries takes under a panel."""
+    return 0.2 * math.ceil(entries / _LEGEND)
+
+
+def legend_below(ax: Axes, room: float) -> None:
+    """The legend under a panel whose ticks and label take `room` inches."""
+    height = ax.figure.get_figheight() * ax.get_position().height
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -room / height), ncols=_LEGEND, borderaxespad=0.0)
 
 
 def room_for(labels: Sequence[str]) -> float:

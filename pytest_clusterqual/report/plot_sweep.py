@@ -11,7 +11,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.model.busbw import busbw_factor
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.plot_style import BLACK, DARK, Picture, circumstances, scale_of
+from pytest_clusterqual.report.plot_style import BLACK, DARK, MARKERS, Picture, circumstances, scale_of
 from pytest_clusterqual.report.table import severity
 
 if TYPE_CHECKING:
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 _SWEPT = ("busbw", "algbw", "latency")
 _FITTED = ("alpha", "plateau")
-_MARKERS: dict[Verdict, dict[str, Any]] = {
-    Verdict.PASS: {"marker": "o", "markerfacecolor": BLACK, "markersize": 4},
-    Verdict.FAIL: {"marker": "X", "markerfacecolor": "white", "markersize": 8},
-    Verdict.UNDECIDED: {"marker": "D", "markerfacecolor": "white", "markersize": 5},
-    Verdict.ERROR: {"marker": "*", "markerfacecolor": "white", "markersize": 8},
-    Verdict.MEASURED: {"marker": "o", "markerfacecolor": "white", "markersize": 4},
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +56,7 @@ def sweep(records: Sequence[Record], members: int | None) -> Picture | None:
         _size_axis(axes[1], list(sized))
 
     expected = dict.fromkeys(j.expected_why for j in judgements if j.quantity == "busbw")
-    fitted = "; ".join(_said(j) for j in judgements if j.quantity in _FITTED and j.value is not None)
+    fitted = "; ".join(text.whole_of(j) for j in judgements if j.quantity in _FITTED and j.value is not None)
     case = text.case_of(first.test)
     return Picture(
         title=f"{case}: {at.collective} in {at.group}, over the message size",
@@ -74,7 +67,7 @@ def sweep(records: Sequence[Record], members: int | None) -> Picture | None:
             *([f"Fitted: {fitted}."] if fitted else []),
             circumstances(at, first.started),
         ],
-        words=f"{case}: " + "; ".join(_said(j) for each in sized.values() for j in each) + ".",
+        words=f"{case}: " + "; ".join(text.whole_of(j) for each in sized.values() for j in each) + ".",
     )  # fmt: skip
 
 
@@ -129,7 +122,7 @@ def _panel(ax: Axes, points: Sequence[_Point], sizes: Sequence[float], what: str
     scale, name = scale_of([point.high for point in points], unit)
     ax.set_ylabel(f"{what} ({name})")
     ax.plot([point.size for point in points], [point.value / scale for point in points], color=DARK, linewidth=0.8)
-    for verdict, style in _MARKERS.items():
+    for verdict, style in MARKERS.items():
         if those := [point for point in points if point.verdict is verdict]:
             _marks(ax, those, scale, label=str(verdict), **style)
     _levels(ax, points, scale, unit)
@@ -189,9 +182,3 @@ def _apart(sizes: Sequence[float]) -> list[float]:
         if math.log(kept[-1] / size) >= room:
             kept = [*kept, size]
     return list(reversed(kept))
-
-
-def _said(judgement: Judgement) -> str:
-    figures = (text.quantity_of(judgement), text.value_of(judgement), text.interval_of(judgement))
-    bound = text.bound_of(judgement)
-    return " ".join(filter(None, (*figures, bound and f"required {bound}", f"({judgement.verdict})")))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from pytest_clusterqual import units
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.plot_ranks import bar_width, cut, foremost, rank_axis, rank_labels, rank_names
 from pytest_clusterqual.report.plot_style import BLACK, LIGHT, Picture, circumstances, room_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_MOST = 64  # bars
-_NAMED = 16  # bars up to which nodes are named
 
 
 def waits(records: Sequence[Record]) -> Picture | None:
@@ -27,9 +25,9 @@ def waits(records: Sequence[Record]) -> Picture | None:
     at = worst.conditions or told[0].conditions
     shares = _shares(worst)
     least = min(shares, key=shares.__getitem__)
-    bars = sorted(sorted(shares, key=shares.__getitem__)[:_MOST])
-    names = {r: text.visible(f"{r} {at.rank_nodes[r]}") if r < len(at.rank_nodes) else str(r) for r in shares}
-    labels = [names[rank] if len(bars) <= _NAMED else str(rank) for rank in bars]
+    bars = foremost({rank: -share for rank, share in shares.items()})
+    names = rank_names(bars, at)
+    labels = rank_labels(names)
     case, size = text.case_of(worst.test), text.visible(worst.judgement.label)
     shared = f"{text.value_of(worst.judgement)} {text.interval_of(worst.judgement)}".strip()
     shown = ", ".join(f"rank {names[rank]} {units.show_share(shares[rank])}" for rank in bars)
@@ -43,7 +41,7 @@ def waits(records: Sequence[Record]) -> Picture | None:
             f"Bars: share of a call that a rank waits for others, median. Line: wait that most ranks share, {shared}. "
             "Shown is the size where that is largest.",
             f"Who comes last waits least: here rank {names[least]}, {units.show_share(shares[least])}.",
-            *([f"{_MOST} of {len(shares)} ranks: those that wait least."] if len(shares) > _MOST else []),
+            *cut(len(shares), "those that wait least"),
             circumstances(at, worst.started),
         ],
         words=f"{case}, {size}: wait of {shown}.",
@@ -63,7 +61,7 @@ def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int, 
     bars = ax.bar(
         places,
         [share * 100 for share in shares],
-        width=min(0.8, len(shares) / 10),
+        width=bar_width(len(shares)),
         color=LIGHT,
         edgecolor=BLACK,
         linewidth=0.5,
@@ -78,6 +76,4 @@ def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int, 
     ax.set_ylim(0, 105 * max(shared, *shares, 0.01))
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.grid(True, axis="y")
-    step = math.ceil(len(shares) / 2 / _NAMED)
-    ax.set_xticks(places[::step], labels[::step], rotation=90)
-    ax.set_xlabel("rank and node" if len(shares) <= _NAMED else "rank")
+    rank_axis(ax, labels)

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,68 +16,123 @@ from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.plot_ledger import ledger
 from pytest_clusterqual.report.plot_links import links
+from pytest_clusterqual.report.plot_memory import memory
+from pytest_clusterqual.report.plot_speedup import speedup
+from pytest_clusterqual.report.plot_steps import steps
 from pytest_clusterqual.report.plot_style import Picture, svg
 from pytest_clusterqual.report.plot_sweep import sweep
+from pytest_clusterqual.report.plot_timeline import timeline
 from pytest_clusterqual.report.plot_waits import waits
 from pytest_clusterqual.report.plot_waterfall import waterfall
 from pytest_clusterqual.report.table import severity
 
 # Whatever a drawing can raise, but not all of Exception: what ends a run on a signal is one, too.
-_FAILURES = (
+FAILURES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
 Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A picture that was drawn: `svg` is the text of ``<name>.svg``."""
+
+    name: str
+    criterion: str
+    picture: Picture
+    svg: str
+
+
 def write_plots(
     records: Sequence[Record], measurements: Measurements, folder: Path, *, budget: float = math.inf
-) -> tuple[int, str]:
+) -> tuple[list[Plot], str]:
     """Write what can be drawn into `folder`, in the place of the plots that are there; the worst tests first.
 
     `measurements` are as the run folder gives them. No plot is begun after `budget` seconds.
 
     Returns:
-        How many files were written, and what is missing, empty if nothing is. Nothing is raised: a
-        plot that fails must not take a record or the exit status with it.
+        What was written, and what is missing, empty if nothing is. Nothing is raised: a plot that fails
+        must not take a record or the exit status with it.
     """
-    count, problems, end = 0, [], time.monotonic() + budget
-    for name, make in _pictures(records, measurements):
+    written, problems, end = [], [], time.monotonic() + budget
+    for name, criterion, make in _pictures(records, measurements):
         path = folder / f"{name}.svg"
         try:
             path.unlink(missing_ok=True)  # an old one would speak of other records
             if time.monotonic() >= end:
                 raise TimeoutError(f"not drawn within {budget:g} s; `clusterqual report` draws all")
             if picture := make():
+                plot = Plot(name=name, criterion=criterion, picture=picture, svg=svg(picture))
                 folder.mkdir(exist_ok=True)
-                path.write_text(svg(picture), encoding="utf-8")
-                count += 1
-        except _FAILURES as error:
+                path.write_text(plot.svg, encoding="utf-8")
+                written.append(plot)
+        except FAILURES as error:
             problems.append(f"{path.name}: {type(error).__name__}: {text.visible(str(error))}")
     more = f" (+{len(problems) - 1} more)" if len(problems) > 1 else ""
-    return count, f"a plot is missing: {problems[0]}{more}" if problems else ""
+    return written, f"a plot is missing: {problems[0]}{more}" if problems else ""
 
 
 def _pictures(
     records: Sequence[Record], measurements: Measurements
-) -> Iterator[tuple[str, Callable[[], Picture | None]]]:
-    """File name and what makes the picture, which may turn out to be none, of every test of Fabric and Scaling."""
+) -> Iterator[tuple[str, str, Callable[[], Picture | None]]]:
+    """File name, criterion and what makes the picture, which may turn out to be none, of every test."""
     tests: dict[str, list[Record]] = {}
     for record in records:
-        if record.criterion in ("fabric", "scaling"):
+        if record.criterion in _OF_CRITERION:
             tests.setdefault(record.test, []).append(record)
     names = _file_names(tests)
+    for curve, group in _by_layout(records).items():
+        yield curve, "scaling", partial(speedup, group)
     for test, group in sorted(tests.items(), key=lambda item: min(severity(r.judgement) for r in item[1])):
-        name = names[test]
-        if group[0].criterion == "scaling":
-            yield f"{name}-lost-time", partial(waterfall, group)
-            continue
         *_, measured = measurements.get(group[0].measurement or "", (None,))
-        yield f"{name}-sizes", partial(sweep, group, _members(group[0].conditions, measured))
-        yield f"{name}-waits", partial(waits, group)
-        if isinstance(measured, (FabricMeasurement, PairsMeasurement)):
-            yield f"{name}-links", partial(links, test, measured)
+        for kind, make in _OF_CRITERION[group[0].criterion](group, measured):
+            yield f"{names[test]}-{kind}", group[0].criterion, make
+
+
+Makers = Iterator[tuple[str, Callable[[], Picture | None]]]
+
+
+def _of_memory(group: Sequence[Record], measured: Measurement | None) -> Makers:
+    yield "memory", partial(memory, group, measured)
+
+
+def _of_fabric(group: Sequence[Record], measured: Measurement | None) -> Makers:
+    yield "sizes", partial(sweep, group, _members(group[0].conditions, measured))
+    yield "waits", partial(waits, group)
+    if isinstance(measured, (FabricMeasurement, PairsMeasurement)):
+        yield "links", partial(links, group[0].test, measured)
+
+
+def _of_scaling(group: Sequence[Record], measured: Measurement | None) -> Makers:
+    yield "lost-time", partial(waterfall, group)
+    yield "steps", partial(steps, group, measured)
+
+
+def _of_full_run(group: Sequence[Record], measured: Measurement | None) -> Makers:
+    yield "timeline", partial(timeline, group, measured)
+    yield "ledger", partial(ledger, group)
+
+
+_OF_CRITERION: dict[str, Callable[[Sequence[Record], Measurement | None], Makers]] = {
+    "memory": _of_memory,
+    "fabric": _of_fabric,
+    "scaling": _of_scaling,
+    "full_run": _of_full_run,
+}
+
+
+def _by_layout(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """File name of a curve -> the records of all points of one layout on one rank map."""
+    curves: dict[str, list[Record]] = {}
+    for record in records:
+        if record.criterion == "scaling" and record.conditions is not None:
+            at = record.conditions
+            curves.setdefault("-".join(filter(None, (at.layout, at.rank_map))), []).append(record)
+    names = _file_names(f"[speedup-{curve}]" for curve in curves)
+    return dict(zip(names.values(), curves.values(), strict=True))
 
 
 def _members(at: Conditions | None, measured: Measurement | None) -> int | None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_clusterqual import units
+from pytest_clusterqual.model.over_time import OverTime
 from pytest_clusterqual.model.probe import ProbeLedger, RankLedger
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.terminal import printed
@@ -74,6 +75,9 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
                 f"{_seconds(saves.median)}, worst {_seconds(saves.worst)} after step {saves.worst_step}"
             ),
         )
+    if ledger.interval:
+        yield "interval", ledger.interval
+    yield from over_time_lines(ledger.over_time)
     for what in dict.fromkeys(name for rank in ledger.ranks for name in rank.background):
         most = max(ledger.ranks, key=lambda rank: rank.background.get(what, 0.0))
         yield "background", f"{what}: {_seconds(most.background[what])} on rank {most.rank}, beside the states above"
@@ -86,6 +90,20 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
         yield "not known", sentence
     for sentence in ledger.warnings:
         yield "warning", sentence
+
+
+def over_time_lines(seen: OverTime) -> Iterator[tuple[str, str]]:
+    """Drift, the parts of a step as the last rank reaches them, a line for each finding, and what cannot be said."""
+    if seen.drift is not None and seen.interval is not None:
+        low, high = units.show_share(seen.interval.low), units.show_share(seen.interval.high)
+        yield "drift", f"{units.show_share(seen.drift)} [{low}, {high}] from the first to the last step"
+    if len(seen.stages) > 1:
+        parts = ", ".join(f"{_seconds(seconds)} {stage}" for stage, seconds in seen.stages.items())
+        yield "frontier", f"a step is over on the last rank after {parts}"
+    for finding in seen.findings:
+        yield finding.kind, f"{finding.suspect}: {finding.evidence}; look at {finding.check_next}"
+    for sentence in seen.untold:
+        yield "not known", sentence
 
 
 def _end(rank: RankLedger, attempt: int) -> str:

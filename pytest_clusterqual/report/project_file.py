@@ -185,13 +185,15 @@ def _scaling(nodes: int) -> Iterator[str]:
 def _full_run() -> Iterator[str]:
     yield "full_run:"
     yield "  layouts: [ddp]"
-    yield "  steps: 50"
-    yield "  checkpoint:"
+    yield _line("steps: 50", "or minutes: 30; a short run pays more for its start than a real one")
+    yield _line("checkpoint:", "one, or a list of several to compare")
     yield "    every: 10"
-    yield "    mode: async"
+    yield _line("  mode: async", "sync | async | async-process")
     yield _line("  # folder: /shared/checkpoints", "one that all nodes see; left out, the run folder must be one")
-    yield "  failure: {kill_rank: 0, at_step: 25}"
-    yield from _demands('{goodput: ">= 90 %"}', '{checkpoint_blocking: "<= 5 s"}', '{recovery: "<= 5 min"}')
+    yield _line("failure: {kill_rank: 0, at_step: 25}", "or a list: hang_rank, kill_node, sigterm, ...")
+    yield from _demands(
+        '{gain: ">= 1.3"}', '{goodput: ">= 90 %"}', '{checkpoint_blocking: "<= 5 s"}', '{recovery: "<= 5 min"}'
+    )
 
 
 def _decision() -> Iterator[str]:

@@ -10,14 +10,16 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.conditions import Conditions, Load
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
-from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.table import GAP, STYLES, distance, filled, severity, table, words
+from pytest_clusterqual.report.digest import because, by_criterion, findings, heavy_loads, states
+from pytest_clusterqual.report.saving import saving_lines
+from pytest_clusterqual.report.table import GAP, STYLES, filled, severity, table, words
 
 _NARROWEST = 60
+_HELD = "\N{NO-BREAK SPACE}"  # where a line is not to be broken; printed as any other
 _MOST_NOTES = 3
 
 
@@ -30,19 +32,23 @@ def summary(
     color: bool = False,
     plots: int = 0,
     decision: Decision | None = None,
+    page: str = "",
 ) -> str:
     """The table of all judgements, one line a criterion, the worst suspect and what the reader must know.
 
     `width` is in terminal columns; no line is longer from 60 up. `plots` is the number of plots in the
-    run folder, `decision` what follows from the records. Plain text unless `color`.
+    run folder, `decision` what follows from the records, `page` where all of it is to be read. Plain text unless
+    `color`.
     """
     width = max(width, _NARROWEST)
-    criteria = _by_criterion(records)
+    criteria = by_criterion(records)
     lines = table(criteria, width) if records else []
     lines += [Text("")] if records else [Text("no qualification test made a record")]
     closing = _closing(criteria, records, run_folder, simulated, decision)
     if plots:
         closing.append(("plots", f"{plots} SVG file{'s' if plots > 1 else ''} in {text.visible(run_folder)}/plots", ""))
+    if page:
+        closing.append(("page", text.visible(page), ""))
     for label, sentence, style in closing:
         lines += _labelled(label, sentence, style, width, indent=max(len(each[0]) for each in closing) + len(GAP))
     return render(lines, width, color)
@@ -64,7 +70,7 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
     if conditions is not None:
         lines.append(f"measured on {text.conditions_line(conditions)}")
         lines += [f"note {line}" for line in text.throttled_lines(conditions.telemetry)]
-    suspects, notes = _findings(order)
+    suspects, notes = findings(order)
     lines += [f"look at {text.finding_line(finding)}" for finding in suspects]
     lines += [f"note {line}" for line in _note_lines(notes)]
     return "\n".join(dict.fromkeys(lines))
@@ -86,12 +92,6 @@ def progress_line(what: str, ranks: int, done: float, total: float, left_seconds
     return f"{line}, about {left} left"
 
 
-def _by_criterion(records: Sequence[Record]) -> dict[str, list[Record]]:
-    names = dict.fromkeys([*CRITERIA, *(record.criterion for record in records)])
-    grouped = {text.visible(name): [r for r in records if r.criterion == name] for name in names}
-    return {name: group for name, group in grouped.items() if group}
-
-
 def _closing(
     criteria: dict[str, list[Record]],
     records: Sequence[Record],
@@ -105,14 +105,15 @@ def _closing(
         verdict = worst([record.judgement.verdict for record in group])
         if criterion == "decision" and decision is not None:
             continue
-        lines.append((criterion, f"{verdict!s:<9} {_because(group, verdict)}".rstrip(), STYLES[verdict]))
+        lines.append((criterion, f"{verdict!s:<9} {because(group, verdict)}".rstrip(), STYLES[verdict]))
     if decision is not None:
         lines.append(_decision(decision, criteria.get("decision", [])))
     for test in dict.fromkeys(record.test for record in records if record.judgement.quantity == "time"):
         lines.append(("ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""))
+    lines += [("saving", line, "") for line in saving_lines(records)]
     lost = [record for record in records if record.judgement.quantity == "lost_time" and record.judgement.parts]
     lines += [("lost time", f"{text.case_of(r.test)}: {text.parts_of(r.judgement)}", "") for r in lost]
-    suspects, notes = _findings([record.judgement for record in sorted(records, key=lambda r: severity(r.judgement))])
+    suspects, notes = findings([record.judgement for record in sorted(records, key=lambda r: severity(r.judgement))])
     if suspects:
         lines.append(("look at", text.finding_line(suspects[0]) + _more(len(suspects) - 1), ""))
     lines += [("note", line, "") for line in _note_lines(notes)]
@@ -124,7 +125,7 @@ def _closing(
         lines.append(("note", words, "yellow"))
     if any(conditions.oversubscribed for conditions in known):
         lines.append(("note", "ranks share cores (oversubscribed)", "yellow"))
-    for load in _heavy_loads(known):
+    for load in heavy_loads(known):
         share = units.show_share(load.other_cpu)
         lines.append(
             (
@@ -149,42 +150,13 @@ def _decision(decision: Decision, tests: Sequence[Record]) -> tuple[str, str, st
 
 
 def _ledger(records: Sequence[Record], test: str) -> str:
-    """Where the wall clock of a full run went; its parts add up, the residual included."""
-    parts = [r.judgement for r in records if r.test == test and r.judgement.quantity == "time"]
-    seconds = {text.visible(part.label): part.value for part in parts if part.value is not None}
-    told = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if abs(value) >= 0.005)
-    return f"{sum(seconds.values()):.2f} s = {told}"
-
-
-def _because(group: Sequence[Record], verdict: Verdict) -> str:
-    """The one thing to know about a criterion: the reason of its worst record, or its tightest margin."""
-    those = [record for record in group if record.judgement.verdict is verdict]
-    if verdict is Verdict.MEASURED:
-        return "no requirement in the project file: numbers only, never a PASS"
-    record = min(those, key=lambda r: distance(r.judgement))
-    place = " ".join(filter(None, (text.case_of(record.test), text.visible(record.judgement.label))))
-    if verdict is not Verdict.PASS:
-        more = f" (+{len(those) - 1} more {verdict})" if len(those) > 1 else ""
-        return f"{place}: {text.visible(record.judgement.reason)}{more}"
-    numbers = sum(record.judgement.verdict is Verdict.MEASURED for record in group)
-    margin = text.margin_of(record.judgement)
-    return "; ".join(
-        filter(
-            None,
-            (
-                f"tightest margin: {text.visible(record.judgement.quantity)} of {place} {margin}" if margin else "",
-                f"{numbers} number{'s have' if numbers > 1 else ' has'} no requirement" if numbers else "",
-            ),
-        )
-    )
-
-
-def _findings(judgements: Sequence[Judgement]) -> tuple[list[Finding], list[Finding]]:
-    """Suspects and notes, each once although it may be there at several sizes, those of the first judgements first."""
-    once: dict[tuple[str, str], Finding] = {}
-    for finding in (finding for judgement in judgements for finding in judgement.findings):
-        once.setdefault((finding.suspect, finding.kind), finding)
-    return [f for f in once.values() if f.level == "suspect"], [f for f in once.values() if f.level == "note"]
+    """Where the wall clock of a full run went; its parts add up, the residual included. Then the gain that is left."""
+    seconds = {name: part.value or 0.0 for name, part in states(records, test).items()}
+    parts = [f"{name} {value:.2f}" for name, value in seconds.items() if abs(value) >= 0.005]
+    told = ", ".join(part.replace(" ", _HELD) for part in parts)
+    gain = next((r.judgement.value for r in records if r.test == test and r.judgement.quantity == "gain"), None)
+    left = "" if gain is None else f"; gain {gain:.3g} over one node"
+    return f"{sum(seconds.values()):.2f} s = {told}{left}"
 
 
 def _note_lines(notes: Sequence[Finding]) -> list[str]:
@@ -194,15 +166,6 @@ def _note_lines(notes: Sequence[Finding]) -> list[str]:
 
 def _more(count: int) -> str:
     return f" (+{count} more in records.jsonl)" if count else ""
-
-
-def _heavy_loads(known: Sequence[Conditions]) -> list[Load]:
-    """The heaviest load of every node that was loaded."""
-    loads: dict[str, Load] = {}
-    for load in (conditions.load for conditions in known):
-        if load is not None and load.heavy and (load.node not in loads or load.other_cpu > loads[load.node].other_cpu):
-            loads[load.node] = load
-    return list(loads.values())
 
 
 def _value(judgement: Judgement) -> str:
@@ -221,7 +184,7 @@ def _reason_line(judgement: Judgement) -> str:
 
 def _labelled(label: str, sentence: str, style: str, width: int, indent: int) -> list[Text]:
     """A label and its words, broken between words with a hanging indent; the words have the style."""
-    first, *others = filled(words(sentence), width - indent)
+    first, *others = [line.replace(_HELD, " ") for line in filled(words(sentence), width - indent)]
     lines = [Text().append(label.ljust(indent), style="bold").append(first, style=style)]
     return lines + [Text(" " * indent).append(line, style=style) for line in others]
 

@@ -14,7 +14,8 @@ from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 # Ratios that people say in percent; any other follows the requirement's own way of saying it.
 _SHARES = (
-    "headroom", "goodput", "data_stall", "wait", "placement", "contention", "exposed_communication", "waiting",
+    "headroom", "goodput", "ettr", "data_stall", "wait", "placement", "contention", "exposed_communication", "waiting",
+    "checkpoint_inflation", "checkpoint_loss",
 )  # fmt: skip
 # Control, format (text direction), surrogate, line and paragraph separator.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -85,6 +86,13 @@ def share_of_expected(judgement: Judgement) -> str:
     """``80 % of expected`` where the bound was made from a level that the topology should give."""
     demand = judgement.requirement
     return visible(demand.text.removeprefix(demand.op)) if demand and demand.expected_from else ""
+
+
+def whole_of(judgement: Judgement) -> str:
+    """Such as ``busbw 1 MiB 410 MB/s [390, 430] required >= 500 MB/s (FAIL)``."""
+    figures = (quantity_of(judgement), value_of(judgement), interval_of(judgement))
+    bound = bound_of(judgement)
+    return " ".join(filter(None, (*figures, bound and f"required {bound}", f"({judgement.verdict})")))
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -12,13 +12,6 @@ from lab_hosts import Lab
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lab(hosts=2, slurm=False, pin=False): the lab that a test module wants")
-    config.addinivalue_line("markers", "full: a test that runs only where the whole lab is asked for")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("full") and os.environ.get("CLUSTERQUAL_LAB") != "full":
-            item.add_marker(pytest.mark.skip(reason="part of the full lab: make lab"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,13 +29,14 @@ EMPTY_SECONDS = 45.0
 class Fault:
     """One case. `named` is the culprit in the record's findings, `words` stand in its reason.
 
-    `seconds` bounds the whole run of pytest. `disk` puts a shared disk below the checkpoints first.
+    `seconds` bounds the whole run of pytest. `disk` puts a shared disk below the checkpoints first. `options` are those
+    of the launcher, `full_run` replaces parts of that section.
     """
 
     what: str
     phase: Phase
     plant: Callable[[LabSite, Host], AbstractContextManager[Any]]
-    verdict: Literal["ERROR", "PASS"] = "ERROR"
+    verdict: Literal["ERROR", "PASS", "FAIL"] = "ERROR"
     named: str = ""
     words: str = ""
     seconds: float = 75.0
@@ -43,6 +44,7 @@ class Fault:
     disk: bool = False
     quick: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    full_run: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.what}-{self.phase}".replace(" ", "_")
@@ -66,6 +68,7 @@ UNREACHABLE = (
     "not (?:been heard of|responding|answer)|timed out|No route to host|closed by remote host|send disconnect|failure"
 )
 KILLED = "was killed by SIGKILL"
+FULL = "/checkpoints-.*: no space left for the checkpoint"
 # `host` is node2; rank 1 sits there.
 EVERYWHERE = (
     Fault(what="nothing", phase="before launch", plant=lambda site, host: nullcontext(), verdict="PASS", quick=True),
@@ -145,13 +148,25 @@ EVERYWHERE = (
     Fault(what="rank is stopped", phase="checkpoint", plant=lambda site, host: processes.sigstop(host, rank(1)),
           named="local rank 0 on node2", words="local rank 0 on node2 is stopped"),
     Fault(what="disk is full", phase="checkpoint", disk=True,
-          plant=lambda site, host: disks.full_disk(host, site.checkpoints), words="no space left for the checkpoint",
-          quick=True),
+          plant=lambda site, host: disks.full_disk(host, site.checkpoints), words=FULL, quick=True),
+    Fault(what="disk is full, saves by a thread", phase="checkpoint", disk=True,
+          plant=lambda site, host: disks.full_disk(host, site.checkpoints), words=FULL,
+          full_run={"checkpoint": {"every": 2, "mode": "async"}}),
+    Fault(what="disk is full, saves by a process", phase="checkpoint", disk=True,
+          plant=lambda site, host: disks.full_disk(host, site.checkpoints), words=FULL, seconds=120.0,
+          full_run={"checkpoint": {"every": 2, "mode": "async-process"}}),
+    Fault(what="rank is killed, saves by a process", phase="checkpoint", plant=lambda site, host: once(
+        lambda: processes.sigkill(host, rank(1))), named="local rank 0 on node2", words=KILLED, seconds=120.0,
+          full_run={"checkpoint": {"every": 2, "mode": "async-process"}}),
     Fault(what="disk becomes read-only", phase="checkpoint", disk=True,
           plant=lambda site, host: disks.now_read_only(host, site.checkpoints), named="node2",
           words="the checkpoint folder cannot be written"),
     Fault(what="disk at 4 MB/s", phase="checkpoint", disk=True,
           plant=lambda site, host: disks.throttled(host, site.checkpoints, 4_000_000), verdict="PASS"),
+    Fault(what="disk at 2 MB/s, saves within 600 ms are required", phase="checkpoint", disk=True,
+          plant=lambda site, host: disks.throttled(host, site.checkpoints, 2_000_000), verdict="FAIL",
+          words=r"checkpoint_completion .* is above the required <= 600 ms .*/checkpoints", seconds=120.0,
+          full_run={"require": [{"checkpoint_completion": "<= 600 ms"}]}),
     # at the end
     Fault(what="host dies", phase="end", plant=lambda site, host: processes.kill_host(site.lab, host.name),
           verdict="PASS"),
@@ -198,7 +213,7 @@ def run(site: LabSite, fault: Fault) -> None:
                 undo.enter_context(disks.shared_disk(site.lab, site.checkpoints, 24 << 20))
             if fault.phase == "before launch":
                 undo.enter_context(fault.plant(site, host))
-            running = undo.enter_context(site.start(*tests, **fault.options))
+            running = undo.enter_context(site.start(*tests, full_run=fault.full_run, **fault.options))
             if fault.phase == "rendezvous":
                 wait_until(lambda: host.processes(agent()), seconds=60, what="the agent's start")
             elif fault.phase == "checkpoint":

@@ -153,15 +153,21 @@ class LabSite:
         (self.folder / "jobs.py").write_text(JOBS)
         (self.folder / "test_faults.py").write_text(TESTS)
 
-    def start(self, *tests: str, nodes: int = 2, options: tuple[str, ...] = (), **launcher_options: Any) -> Running:
-        """Start pytest with these tests (by name) on the login host."""
+    def start(
+        self,
+        *tests: str,
+        nodes: int = 2,
+        options: tuple[str, ...] = (),
+        full_run: dict[str, Any] | None = None,
+        **launcher_options: Any,
+    ) -> Running:
+        """Start pytest with these tests (by name) on the login host; `full_run` replaces parts of that section."""
         self._runs += 1
         self.marker.unlink(missing_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
         project = {**self.project, "launcher": {**self.project["launcher"], **launcher_options}}
-        project["full_run"] = {**project["full_run"], "checkpoint": {
-            **project["full_run"]["checkpoint"], "folder": str(self.checkpoints),
-        }}  # fmt: skip
+        asked = {**project["full_run"], **(full_run or {})}
+        project["full_run"] = {**asked, "checkpoint": {**asked["checkpoint"], "folder": str(self.checkpoints)}}
         (self.folder / "clusterqual.yaml").write_text(json.dumps(project))
         resumed = Path(options[1]) if options[:1] == ("--qual-resume",) else None
         run = resumed or self.folder / f"run-{self._runs}"

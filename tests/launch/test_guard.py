@@ -205,3 +205,25 @@ def test_peers_on_several_interfaces(ways: dict[str, str], told: str, monkeypatc
 def test_a_port_is_tried_before_ranks_are_started(store: socket.socket) -> None:
     assert reachable(*store.getsockname(), timeout=5.0) == ""
     assert reachable("127.0.0.1", 1, timeout=5.0) == "Connection refused"
+
+
+# The first child is told to end while it is stopped; the second one is only stopped.
+TOLD = (
+    "import os, signal, subprocess, sys, time\n"
+    "rank = lambda number: subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], "
+    "env={**os.environ, 'LOCAL_RANK': number, 'X': ''})\n"
+    "told, paused = rank('3'), rank('4')\n"
+    "time.sleep(0.5)\n"
+    "for child in (told, paused): os.kill(child.pid, signal.SIGSTOP)\n"
+    "told.terminate()\n"
+    "code = told.wait(20)\n"
+    "time.sleep(1.0)\n"
+    "sys.exit(11 if code == -9 and paused.poll() is None else 12)\n"
+)
+
+
+def test_a_stopped_rank_that_is_told_to_end_is_ended_and_no_other(store: socket.socket) -> None:
+    """By itself it would stay until the agent's grace of 30 s is over: SIGTERM waits for a stopped process."""
+    with guard(store, TOLD) as process:
+        assert event(process, "stopped")["local_rank"] == "3"
+        assert event(process, "ended")["code"] == 11

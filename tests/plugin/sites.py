@@ -37,6 +37,7 @@ SMALL: dict[str, Any] = {
                 "require": [{"nodes": 2, "speedup": ">= 0.001"}]},
     "full_run": {
         "steps": 10, "checkpoint": {"every": 3, "mode": "sync"}, "failure": {"kill_rank": 1, "at_step": 5},
+        "alone": False, "apart": False,  # test_run.py asks for both
         "require": [{"recovery": "<= 300 s"}],
     },
 }  # fmt: skip

@@ -22,6 +22,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     site = make_site(tmp_path_factory.mktemp("site"))
+    site.configure({"full_run": {
+        **SMALL["full_run"], "alone": True, "apart": True, "require": [{"recovery": "<= 300 s"}, {"gain": ">= 0.001"}],
+    }})  # fmt: skip
     made = site.run("--junitxml", "pytest.xml")
     assert nothing_left(site.path)
     return made
@@ -87,16 +90,36 @@ def test_the_step_on_most_nodes_was_taken_apart_and_its_parts_add_up(run: Run) -
 def test_the_full_run_lost_a_rank_and_came_back(run: Run) -> None:
     (full,) = [m for _, c, m in RunFolder.open(run.folder).measurements().values() if c == "full_run"]
     assert isinstance(full, FullRunMeasurement)
-    killed = [(rank.rank, mark.step) for rank in full.ranks for mark in rank.marks if mark.kind == "killed"]
-    assert killed == [(1, 5)]
-    for rank in full.ranks:
-        assert [mark.step for mark in rank.marks if mark.kind == "resumed"] == [0, 3], (
-            "from the last complete checkpoint"
-        )
-        assert {int(step) for step in rank.losses} == set(range(1, 11))
-        assert rank.began <= min(span.start for span in rank.spans)
-        assert rank.ended >= max(span.end for span in rank.spans)
+    lines = {rank.rank: [line for process in rank.processes for line in process.lines] for rank in full.run.ranks}
+    faults = [(rank, line.step) for rank, mine in lines.items() for line in mine if line.what == "fault"]
+    assert faults == [(1, 5)]
+    for rank in full.run.ranks:
+        resumed = [line.step for line in lines[rank.rank] if line.what == "resumed"]
+        assert resumed == [0, 3], "from the last complete checkpoint"
+        assert {line.step for line in lines[rank.rank] if line.what == "loss"} == set(range(1, 11))
+        assert rank.began <= rank.processes[0].start.began
+        assert rank.ended >= max(line.at + line.seconds for line in rank.processes[-1].lines)
     assert not list(run.folder.glob("checkpoints*"))
+
+
+def test_the_ledger_of_the_full_run_closes_and_one_node_did_the_same(run: Run) -> None:
+    (full,) = [m for _, c, m in RunFolder.open(run.folder).measurements().values() if c == "full_run"]
+    judged = [line["judgement"] for line in run.records if line["criterion"] == "full_run"]
+    values = {j["quantity"]: j["value"] for j in judged}
+    seconds = {j["label"]: j["value"] for j in judged if j["quantity"] == "time"}
+    assert full.alone is not None, full.not_alone
+    assert (full.alone.conditions.nodes, len(full.alone.ranks), full.alone.steps) == (1, 1, 10)
+    assert values["gain"] > 0
+    assert len(full.apart) >= 3, full.not_apart
+    assert all(value >= 0 for state, value in seconds.items() if state != "residual")
+    assert all(
+        seconds[state] > 0 for state in ("init", "kept", "lost", "restart", "rendezvous", "reload", "checkpoint")
+    )
+    wall = full.run.ranks[0].ended - full.run.ranks[0].began
+    assert sum(seconds.values()) == pytest.approx(wall, rel=0.05), "of the rank that is told"
+    assert abs(seconds["residual"]) <= max(0.005 * wall, 1.0)
+    assert values["steps_lost"] == 1, "step 4, done after the checkpoint of step 3"
+    assert f"; gain {values['gain']:.3g} over one node" in " ".join(run.out.split())
 
 
 def test_pytests_own_junit_carries_values_and_conditions(run: Run) -> None:

@@ -13,7 +13,7 @@ from rank_harness import TINY
 
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.rank import data as data_module
-from pytest_clusterqual.rank.data import ByteData, Prefetcher, digest, standard_corpus
+from pytest_clusterqual.rank.data import ByteData, digest, standard_corpus
 
 CPU = torch.device("cpu")
 
@@ -122,25 +122,18 @@ def test_a_scratch_that_cannot_be_written_is_named(file: Path) -> None:
         standard_corpus(file)
 
 
-def test_prefetching_changes_nothing(file: Path) -> None:
+def test_a_file_that_is_cut_while_it_is_read_is_told(file: Path) -> None:
     data = ByteData(file, TINY, CPU)
-    feed = Prefetcher(data, range(1, 4), rank=1, world_size=2)
-    for step in range(1, 4):
-        for got, want in zip(feed.next(), data.batches(step, rank=1, world_size=2), strict=True):
-            assert torch.equal(torch.stack(got), torch.stack(want))
-    feed.close()
+    file.write_bytes(b"")
+    with pytest.raises(ClusterQualError, match=f"{file}: the training data became shorter while they were read"):
+        data.batch(1, first=0, count=1)
 
 
-def test_prefetching_hands_on_what_went_wrong(file: Path) -> None:
-    feed = Prefetcher(ByteData(file, TINY, CPU), range(1, 4), rank=0, world_size=3)
-    with pytest.raises(ValueError, match="not a multiple"):
-        feed.next()
-    feed.close()
+def test_the_file_is_closed_with_the_data(file: Path) -> None:
+    def there() -> list[str]:
+        return [str(link.resolve()) for link in Path("/proc/self/fd").iterdir()]
 
-
-def test_an_abandoned_prefetcher_ends_its_thread(file: Path) -> None:
-    before = threading.active_count()
-    feed = Prefetcher(ByteData(file, TINY, CPU), range(1, 1000), rank=0, world_size=1)
-    feed.next()
-    feed.close()
-    assert threading.active_count() == before
+    data = ByteData(file, TINY, CPU)
+    assert str(file.resolve()) in there()
+    del data
+    assert str(file.resolve()) not in there()

@@ -1,12 +1,10 @@
-"""A full run: what is logged survives a kill, and training goes on as if nothing had happened."""
+"""A full run: what is written down survives a kill, and training goes on as if nothing had happened."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,46 @@ from rank_harness import DDP, FSDP, TINY, run_ranks
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import RankRun
-from pytest_clusterqual.rank.full_run import EventLog, process_start, read_events, run
+from pytest_clusterqual.model.full_run import RankRun
+from pytest_clusterqual.model.probe import Line
+from pytest_clusterqual.probe import Probe
+from pytest_clusterqual.rank.full_run import read_process, run
 
 STEPS, EVERY, KILL_AT = 9, 3, 8
+KILL = {"kind": "kill_rank", "step": KILL_AT, "target": 1}
 
 
-def attempt(ctx: Any, *, events: str, **arguments: Any) -> Any:
-    return run(ctx, events=f"{events}/events-{ctx.global_rank}.jsonl", **arguments)
-
-
-def plan(tmp_path: Path, name: str, **changes: Any) -> dict[str, Any]:
+def plan(tmp_path: Path, name: str, *, mode: str = "async", **changes: Any) -> dict[str, Any]:
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)  # as the session does
     usual = {
-        "workload": to_json(TINY), "layout": DDP, "steps": STEPS, "checkpoint_every": EVERY, "checkpoint_mode": "async",
-        "kill_rank": None, "kill_step": 0, "folder": str(tmp_path / name / "checkpoints"),
-        "events": str(tmp_path / name),
+        "workload": to_json(TINY), "layout": DDP, "steps": STEPS, "checkpoints": {"every": EVERY, "mode": mode},
+        "failure": None, "folder": str(folder),
     }  # fmt: skip
-    (tmp_path / name / "checkpoints").mkdir(parents=True, exist_ok=True)  # as the session does
     return {**usual, **changes}
+
+
+def trained(tmp_path: Path, arguments: dict[str, Any]) -> list[RankRun]:
+    """Each rank's own run."""
+    answers = run_ranks(run, tmp_path, nodes=["a", "b"], **arguments)
+    told = [from_json(tuple[RankRun, ...], answer) for answer in answers]
+    assert [len(mine) for mine in told] == [1, 1], "no rank is gone"
+    return [mine for (mine,) in told]
+
+
+def lines(rank: RankRun, what: str) -> list[tuple[int, Line]]:
+    """With the number of the process that wrote each."""
+    return [(n, line) for n, process in enumerate(rank.processes) for line in process.lines if line.what == what]
+
+
+def losses(rank: RankRun) -> dict[int, float | None]:
+    """The last one of each step."""
+    return {line.step: line.value for _, line in lines(rank, "loss")}
 
 
 def test_a_checkpoint_folder_that_a_node_does_not_see_is_told(tmp_path: Path) -> None:
     usual = plan(tmp_path, "unseen", folder=str(tmp_path / "elsewhere"))
-    answers = run_ranks(attempt, tmp_path, nodes=["a"], **usual)
+    answers = run_ranks(run, tmp_path, nodes=["a"], **usual)
     assert "a does not see the checkpoint folder" in answers[0]
     assert "full_run.checkpoint.folder" in answers[0]
 
@@ -46,117 +61,84 @@ def test_a_checkpoint_folder_that_a_node_does_not_see_is_told(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "mode"), [(DDP, "async"), (FSDP, "sync")], ids=["ddp-async", "fsdp-sync"])
 def test_losses_after_a_kill_are_those_of_an_undisturbed_run(tmp_path: Path, layout: Any, mode: str) -> None:
-    usual = plan(tmp_path, "undisturbed", layout=layout, checkpoint_mode=mode)
-    undisturbed = [from_json(RankRun, answer) for answer in run_ranks(attempt, tmp_path, nodes=["a", "b"], **usual)]
-    killing = plan(tmp_path, "killed", layout=layout, checkpoint_mode=mode, kill_rank=1, kill_step=KILL_AT)
-    survivor, killed = run_ranks(attempt, tmp_path, nodes=["a", "b"], survive_death=True, **killing)
+    undisturbed = trained(tmp_path, plan(tmp_path, "undisturbed", layout=layout, mode=mode))
+    killing = plan(tmp_path, "killed", layout=layout, mode=mode, failure=KILL)
+    survivor, killed = run_ranks(run, tmp_path, nodes=["a", "b"], survive_death=True, **killing)
     assert killed is None
     assert survivor.startswith("RuntimeError")
-    resumed = [from_json(RankRun, answer) for answer in run_ranks(attempt, tmp_path, nodes=["a", "b"], **killing)]
+    resumed = trained(tmp_path, killing)
 
     for rank, (before, after) in enumerate(zip(undisturbed, resumed, strict=True)):
         assert before.rank == after.rank == rank
-        assert list(before.losses) == [str(step) for step in range(1, STEPS + 1)]
-        assert after.losses == before.losses
-        assert after.losses["1"] == pytest.approx(math.log(TINY.model.vocab), rel=0.02)  # nothing is learned yet
         assert after.data_digest == before.data_digest
-        marks = [(mark.kind, mark.attempt, mark.step) for mark in after.marks if mark.kind != "saved"]
+        assert list(losses(before)) == list(range(1, STEPS + 1))
+        assert losses(after) == losses(before)
+        assert losses(after)[1] == pytest.approx(math.log(TINY.model.vocab), rel=0.02), "nothing is learned yet"
         # A background save of step 6 may or may not be complete at the kill; that of step 3 is.
-        last = next(mark.step for mark in after.marks if (mark.kind, mark.attempt) == ("resumed", 1))
-        assert last in ((6,) if mode == "sync" else (3, 6))
-        last_of_first = ("killed", 0, KILL_AT) if rank == 1 else ("failed", 0, 0)
-        assert marks == [
-            ("started", 0, 0), ("resumed", 0, 0), last_of_first,
-            ("started", 1, 0), ("resumed", 1, last), ("done", 1, STEPS),
-        ]  # fmt: skip
-        saved = [(mark.attempt, mark.step) for mark in after.marks if mark.kind == "saved"]
-        assert saved[0] == (0, 3)
-        assert saved[-1] == (1, 9)
-        done = [(span.attempt, span.step) for span in after.spans if span.kind == "step"]
-        assert done == [(0, step) for step in range(1, KILL_AT)] + [(1, step) for step in range(last + 1, STEPS + 1)]
-    for kind, count in {"init": 2, "load": 2, "finish": 1, "teardown": 1}.items():
-        assert sum(span.kind == kind for span in resumed[0].spans) == count
+        ((_, first), (_, again)) = lines(after, "resumed")
+        assert first.step == 0
+        assert again.step in ((6,) if mode == "sync" else (3, 6))
+        done = [(n, line.step) for n, line in lines(after, "step") if not line.error]
+        assert done == [(0, step) for step in range(1, KILL_AT)] + [(1, n) for n in range(again.step + 1, STEPS + 1)]
+        saved = [(n, line.step) for n, line in lines(after, "saved")]
+        assert (saved[0], saved[-1]) == ((0, 3), (1, 9))
+        assert all(line.value and line.value > 0 for _, line in lines(after, "saved")), "bytes of this rank"
+        assert [(n, line.step) for n, line in lines(after, "fault")] == ([(0, KILL_AT)] if rank else [])
+        assert [(n, line.error) for n, line in lines(after, "end")][-1] == (1, "")
+    ends = [[n for n, _ in lines(rank, "end")] for rank in resumed]
+    assert ends == [[0, 1], [1]], "one that is killed ends without a word"
+    (broken,) = [line for _, line in lines(resumed[0], "step") if line.error]
+    assert broken.step == KILL_AT
 
 
 @pytest.mark.slow
-def test_spans_of_one_attempt_do_not_overlap_and_lie_within_the_run(tmp_path: Path) -> None:
+def test_spans_of_one_process_do_not_overlap_and_lie_within_the_run(tmp_path: Path) -> None:
     before = time.monotonic()
-    for answer in run_ranks(attempt, tmp_path, nodes=["a", "b"], **plan(tmp_path, "run")):
-        result = from_json(RankRun, answer)
-        spans = sorted(result.spans, key=lambda span: span.start)
-        assert all(one.end <= following.start for one, following in itertools.pairwise(spans))
-        assert all(span.start < span.end for span in spans)
-        assert spans[0].kind == "init"
+    for result in trained(tmp_path, plan(tmp_path, "run")):
+        (process,) = result.processes
+        spans = sorted((line for line in process.lines if line.seconds), key=lambda line: line.at)
+        # Each is written to the microsecond.
+        assert all(one.at + one.seconds <= following.at + 2e-6 for one, following in itertools.pairwise(spans))
+        assert not any(line.nested or line.background for line in spans)
         # The kernel knows the start of a process to a tick of 10 ms.
-        assert before - 0.01 <= spans[0].start == result.began
+        assert before - 0.01 <= result.began == process.start.began <= process.start.at <= spans[0].at
         assert result.ended <= time.monotonic()
-        busy = sum(span.end - span.start for span in spans)
-        assert busy > 0.95 * (spans[-1].end - spans[0].start)
+        busy = sum(line.seconds for line in spans)
+        assert busy > 0.95 * (spans[-1].at + spans[-1].seconds - spans[0].at)
+        (end,) = [line for line in process.lines if line.what == "end"]
+        assert (end.host_peak or 0) > 10 * 2**20
 
 
-def test_a_log_counts_attempts_and_outlives_torn_lines(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "events.jsonl"
-    log = EventLog(path)
-    log.mark("started", at=1.0)
-    log.span("step", 2.0, 3.0, step=1)
-    log.loss(1, 5.5)
-    log.close()
-    with path.open("ab") as file:
-        file.write(b'{"span": {"kind": "st')
-    again = EventLog(path)
-    assert (log.attempt, again.attempt) == (0, 1)
-    again.mark("started", at=4.0)
-    again.loss(1, 5.25)
-    again.close()
-    marks, spans, losses = read_events(path)
-    assert [(mark.kind, mark.attempt, mark.at) for mark in marks] == [("started", 0, 1.0), ("started", 1, 4.0)]
-    assert [(span.kind, span.step, span.end) for span in spans] == [("step", 1, 3.0)]
-    assert losses == {"1": 5.25}
-
-
-def test_a_span_that_ends_with_an_exception_is_not_logged(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events")
-    with pytest.raises(KeyError), log.spanning("load"):
-        raise KeyError
-    with log.spanning("load"):
+def test_a_file_is_read_up_to_the_line_that_a_kill_tore(tmp_path: Path) -> None:
+    probe = Probe(tmp_path, rank=3)
+    with probe.step(tokens=64):
         pass
-    log.close()
-    assert len(read_events(tmp_path / "events")[1]) == 1
+    probe.loss(5.5)
+    probe.close()
+    (path,) = tmp_path.iterdir()
+    with path.open("ab") as file:
+        file.write(b'{"what": "st')
+    process = read_process(path)
+    assert (process.start.rank, process.start.attempt) == (3, 0)
+    assert [(line.what, line.step, line.tokens, line.value) for line in process.lines] == [
+        ("step", 1, 64, None), ("loss", 1, None, 5.5), ("end", 1, None, None),
+    ]  # fmt: skip
+    assert from_json(type(process), json.loads(json.dumps(to_json(process)))) == process
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"mark": {"kind": "born", "attempt": 0, "at": 1.0}}', "mark.kind: got 'born', want"),
-        ('{"span": {"kind": "step"}}', "span: the field 'attempt' is missing"),
-        ('{"loss": {"step": 1}}', "'value'"),
+        ('{"what":"born","at":1.0}', "line.what: got 'born', want"),
+        ('{"what":"step"}', "line: the field 'at' is missing"),
+        ('{"what":"step","at":1.0,"steps":2}', "line: got unknown field 'steps'"),
+        ("no JSON", "Expecting value"),
     ],
 )
-def test_a_whole_line_that_is_no_event_is_an_error(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "events"
-    path.write_text("\n" + line + "\n")
-    with pytest.raises(MeasurementError, match=f"{path}:2: .*{message}"):
-        read_events(path)
-
-
-def test_a_process_knows_when_it_began() -> None:
-    code = (
-        "import time; began = time.monotonic(); time.sleep(0.3)\n"
-        "from pytest_clusterqual.rank.full_run import process_start\n"
-        "print(began, process_start(), process_start())"
-    )
-    before = time.monotonic()
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    inside, first, second = map(float, answer)
-    tick = 1.5 / os.sysconf("SC_CLK_TCK")
-    assert before - tick <= first <= inside + tick
-    assert inside - first < 1.0
-    assert first == pytest.approx(second, abs=1e-3)
-
-
-def test_without_the_system_s_word_a_process_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_path: Path) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", absent)
-    assert process_start() == pytest.approx(time.monotonic(), abs=0.05)
+def test_a_whole_line_that_is_none_of_a_probe_is_an_error(tmp_path: Path, line: str, message: str) -> None:
+    Probe(tmp_path, rank=0).close()
+    (path,) = tmp_path.iterdir()
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(MeasurementError, match=f"{path}: .*{message}"):
+        read_process(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_clusterqual.model.requirement import QUANTITIES
 from pytest_clusterqual.read.project import LARGEST
 
 GOOD = """\
@@ -263,26 +264,9 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
      "36: scaling.require[0].nodes: got 2, the baseline that efficiency compares with; want more nodes"),
     ("points: [1, 2, 4]", "points: [0, 2]", "31: scaling.points[0]: got 0, want at least 1"),
     ("warmup_steps: 2", "warmup_steps: -1", "33: scaling.warmup_steps: got -1, want at least 0"),
-    # Full run
-    ("at_step: 12", "at_step: 10", "42: full_run.failure.at_step: got 10, want a step after the first checkpoint at "
-     "10, "
-     "so that there is one to resume"),
-    ("at_step: 12", "at_step: 16", "42: full_run.failure.at_step: got 16, want at most the 15 steps of the run, "
-     "else nothing ever fails"),
-    ("kill_rank: 1", "kill_rank: 4",
-     "42: full_run.failure.kill_rank: got 4, want a rank below 4 = 2 node(s) x 2 rank(s)"),
-    ("{kill_rank: 1, at_step: 12}", "{at_step: 12}", "42: full_run.failure.kill_rank: the key is missing"),
-    ("  failure: {kill_rank: 1, at_step: 12}\n", "", "42: full_run.require[1].recovery: nothing fails in this run, "
-     "want "
-     "full_run.failure: {kill_rank: ..., at_step: ...}"),
-    ("  failure: {kill_rank: 1, at_step: 12}\n", "  failure: null\n", "43: full_run.require[1].recovery: nothing "
-     "fails in "
-     "this run, want full_run.failure: {kill_rank: ..., at_step: ...}"),
-    ("every: 10, mode: sync", "every: 10, mode: lazy", '41: full_run.checkpoint.mode: got "lazy", want sync or async'),
+    # Full run; more of it in test_project_full_run.py
     ("recovery:", "recovry:", "43: full_run.require[1].recovry: unknown key; did you mean recovery? want one of "
-     "goodput, "
-     "throughput, checkpoint_blocking, checkpoint_completion, checkpoint_load, detection, restart, recovery, "
-     "data_stall"),
+     + ", ".join(QUANTITIES["full_run"])),
     # The layouts of a criterion
     ("layouts: [fsdp-ac]", "layouts: [fsdp]",
      '40: full_run.layouts[0]: got "fsdp", did you mean fsdp-ac? want one of ddp, fsdp-ac'),

@@ -11,7 +11,15 @@ import pytest
 
 from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.judge.gates import Outcome, gate
-from pytest_clusterqual.model.project import FabricPlan, LauncherOptions, MemoryPlan, Project, ScalingPlan
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
+from pytest_clusterqual.model.project import (
+    FabricPlan,
+    FullRunPlan,
+    LauncherOptions,
+    MemoryPlan,
+    Project,
+    ScalingPlan,
+)
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.traffic import Exchange, NetworkMap
@@ -31,7 +39,7 @@ SIZES = (4096, 65536)
 
 def project(*layouts: Layout, rank_map: Any = "block", **plan: Any) -> Project:
     return Project(
-        path=Path("clusterqual.yaml"), name="demo", launcher=LauncherOptions(rank_map=rank_map), workload=WORKLOAD,
+        path=Path("clusterqual.yaml"), name="demo", launcher=LauncherOptions(rank_map=rank_map), job=WORKLOAD,
         layouts=layouts or (DDP,), fabric=FabricPlan(**{"sizes": SIZES, **plan}),
     )  # fmt: skip
 
@@ -222,6 +230,44 @@ def test_the_baseline_of_a_layout_is_the_smallest_point_that_it_fits() -> None:
     assert [case.inapplicable for case in scaling(wide)] == [
         f"layout pp3: {ranks} ranks are no multiple of pipeline 3 x context 1 x tensor 1 = 3" for ranks in (2, 4)
     ]
+
+
+def full_runs(*layouts: Layout, nodes: int = 2, **plan: Any) -> list[Case]:
+    asked = replace(project(*layouts), full_run=FullRunPlan(**plan))
+    return cases(asked, "full_run", nodes=nodes, nproc_per_node=1)
+
+
+def test_a_single_way_to_run_fully_has_no_name_of_its_own() -> None:
+    (plain,) = full_runs()
+    assert (str(plain), plain.checkpoints, plain.failure) == ("ddp-2nodes", Checkpoints(), None)
+    killed = Failure(kind="kill_rank", step=12, target=1)
+    (failing,) = full_runs(failures=(killed,))
+    assert (str(failing), failing.checkpoints, failing.failure) == ("ddp-2nodes", Checkpoints(), killed)
+
+
+def test_every_failure_and_every_way_to_save_is_a_test_and_not_all_pairs_of_them() -> None:
+    ways = Checkpoints(every=4, mode="sync"), Checkpoints(every=4), Checkpoints(every=8)
+    killed = [Failure(kind="kill_rank", step=step) for step in (5, 9)]
+    failures = (*killed, Failure(kind="sigterm", step=9))
+    found = full_runs(DDP, FSDP, checkpoints=ways, failures=failures)
+    assert [str(case) for case in found[:5]] == [
+        "ddp-2nodes-kill_rank-1", "ddp-2nodes-kill_rank-2", "ddp-2nodes-sigterm", "ddp-2nodes-async-every4",
+        "ddp-2nodes-async-every8",
+    ]  # fmt: skip
+    assert [(case.checkpoints, case.failure) for case in found[:5]] == [
+        *((ways[0], failure) for failure in failures), (ways[1], None), (ways[2], None),
+    ]  # fmt: skip
+    assert len(found) == 10
+    assert {case.layout for case in found[5:]} == {"fsdp"}
+    quiet = full_runs(checkpoints=ways)
+    assert [str(case) for case in quiet] == [f"ddp-2nodes-{way}" for way in ways]
+
+
+def test_a_spare_node_is_left_out_of_the_run_and_must_be_there() -> None:
+    spare = Failure(kind="kill_node", step=12, target=0, go_on="spare")
+    assert [(case.nodes, case.inapplicable) for case in full_runs(failures=(spare,), nodes=3)] == [(2, "")]
+    (case,) = full_runs(failures=(spare,), nodes=1)
+    assert case.inapplicable == "there is no spare node: it needs --nodes 2 or more"
 
 
 def test_the_ladder_is_one_test_beside_those_of_the_layouts() -> None:

@@ -12,6 +12,7 @@ from pytest_clusterqual.cli import main
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
+from pytest_clusterqual.read.command import CommandSection
 from pytest_clusterqual.read.project import load_project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,11 +39,22 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
-    (text,) = blocks("docs/project-file.md", "yaml")
+    text, _command = blocks("docs/project-file.md", "yaml")
     (tmp_path / "clusterqual.yaml").write_text(text)
     project = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1)
     assert project.fabric is not None
     assert [r.of_expected for r in project.fabric.require] == [True, False]
+
+
+def test_the_command_of_the_page_loads(tmp_path: Path) -> None:
+    _whole, text = blocks("docs/project-file.md", "yaml")
+    (tmp_path / "train.py").touch()
+    (tmp_path / "clusterqual.yaml").write_text(f"version: 1\nproject: page\n{text}memory: {{}}\nscaling: {{}}\n")
+    job = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1).command
+    assert job is not None
+    assert job.folder == str(tmp_path)
+    keys = {line.split(":")[0].strip() for line in text.splitlines()[1:]}
+    assert keys == set(CommandSection.model_fields)
 
 
 def test_the_estimates_of_the_page_are_those_of_its_file(
@@ -98,3 +110,44 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     makefile = page("Makefile")
     for target in set(re.findall(r"^    make (\w+)", page("README.md"), flags=re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_pipelines_of_the_page_are_yaml_and_their_commands_exist() -> None:
+    import yaml
+
+    gitlab, github = (yaml.safe_load(text) for text in blocks("docs/ci.md", "yaml"))
+    commands = [*gitlab["qualify"]["script"], *gitlab["qualify"]["after_script"]]
+    commands += [step["run"] for step in github["jobs"]["qualify"]["steps"] if "run" in step]
+    commands += re.findall(r"^    ((?:pytest|clusterqual) .*)", page("docs/ci.md"), flags=re.MULTILINE)
+    commands += re.findall(r"^    ((?:pytest|clusterqual) .*)", page("docs/recorded-runs.md"), flags=re.MULTILINE)
+    assert len(commands) > 12
+    for command in commands:
+        parse(command)
+
+
+def parse(command: str) -> None:
+    """Refuse a command line with an option or a subcommand that does not exist."""
+    import shlex
+
+    from pytest_clusterqual.cli import _parser
+
+    words = shlex.split(command.partition(">")[0], comments=True)
+    if words[0] == "clusterqual":
+        _parser().parse_args(words[1:])
+        return
+    options = {word.partition("=")[0] for word in words if word.startswith("--qual-") or word == "--nodes"}
+    plugin = page("pytest_clusterqual/plugin.py")
+    for option in options:
+        assert f'"{option}"' in plugin, option
+
+
+def test_every_page_is_in_the_site() -> None:
+    import yaml
+
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, dict):
+            entry = list(entry.values())
+        return [page for each in entry for page in pages(each)] if isinstance(entry, list) else [str(entry)]
+
+    found = pages(yaml.safe_load(page("mkdocs.yml"))["nav"])
+    assert sorted(found) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def ending() -> Ending:
     project = SimpleNamespace(name="demo", decision=None)
-    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: ())))
+    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: (), report=None)))
 
 
 def drawn(folder: RunFolder) -> list[str]:

@@ -19,7 +19,7 @@ ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
 FILES = frozenset({"runs", "lines", "leases", "channel", "probe", "own"})
 # The session and its parts.
 FLOOR_TWO = frozenset({
-    "session", "world", "training_launch", "command_launch", "perf_run", "wire", "reach", "trouble"
+    "session", "world", "training_launch", "command_launch", "command_trouble", "perf_run", "wire", "reach", "trouble"
 })  # fmt: skip
 # The doors, and what of them is loaded only when a qualification test is selected.
 DOORS = frozenset({

@@ -41,7 +41,7 @@ def test_the_table_of_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ["checkpoint", "1.25 s", "3.61 %"],
         ["lost", "2 s", "5.78 %"],
         ["outage", "4.75 s", "13.7 %"],
-        ["restart", "2.5 s", "7.22 %"],
+        ["rendezvous", "2.5 s", "7.22 %"],
         ["reload", "500 ms", "1.44 %"],
         ["hook evaluation", "1.5 s", "4.33 %"],
         ["teardown", "250 ms", "0.722 %"],
@@ -82,7 +82,7 @@ def test_the_script_of_the_page_is_killed_and_goes_on(tmp_path: Path, capsys: py
     assert (found["kept"], found["work"], found["saves"]["count"]) == (200, 200 * 2048, 4)
     assert (rank["kept"], rank["ends"]) == (200, ["", "done"])
     assert rank["lost"] >= 10
-    states = ("init", "kept", "data", "checkpoint", "lost", "outage", "restart", "reload", "teardown")
+    states = ("init", "kept", "data", "checkpoint", "lost", "outage", "rendezvous", "reload", "teardown")
     assert all(rank["seconds"][state] > 0 for state in states)
     assert sum(rank["seconds"].values()) == pytest.approx(rank["wall"])
     assert abs(rank["seconds"]["residual"]) < max(0.005 * rank["wall"], 1.0)

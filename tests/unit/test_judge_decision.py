@@ -223,6 +223,20 @@ TURNS: dict[str, tuple[dict[str, list[Record] | None], str]] = {
     "goodput fails": ({"full_run": full_run(verdict=FAIL)}, "peak-only"),
     "goodput is not known": ({"full_run": full_run(verdict=UNDECIDED)}, "undecided"),
     "recovery fails": ({"full_run": full_run(recovery=FAIL)}, "not-qualified"),
+    "the full run is not sooner than on one node": ({"full_run": full_run(gain={"value": 0.9})}, "peak-only"),
+    "it is not, though the file asks for no more": (
+        {"full_run": full_run(gain={"value": 0.9, "want": ">= 0.5"})}, "peak-only",
+    ),
+    "the gain fails": ({"full_run": full_run(gain={"value": 1.2, "want": ">= 1.5", "verdict": FAIL})}, "peak-only"),
+    "it may be sooner": ({"full_run": full_run(gain={"value": 1.0, "width": 0.01})}, "undecided"),
+    "another full run of it is not sooner": (
+        {"full_run": [*full_run(gain={"value": 1.5}), row("full_run[ddp-2nodes-async-every10]", "gain", 0.8, at=on())]},
+        "peak-only",
+    ),
+    "one of its full runs broke off": (
+        {"full_run": [*full_run(), *nothing_run("full_run[ddp-2nodes-kill_rank-2]", ERROR, "rank 1 on gpu001 died")]},
+        "not-qualified",
+    ),
     "fabric is not known": ({"fabric": fabric(verdict=UNDECIDED)}, "undecided"),
     "fabric is missing": ({"fabric": None}, "undecided"),
     "memory is missing": ({"memory": None}, "undecided"),
@@ -244,6 +258,26 @@ def test_one_part_of_the_records_turns_the_outcome(name: str) -> None:
     parts, outcome = TURNS[name]
     assert decide(run(), None).outcome == "performance"
     assert decide(run(**parts), None).outcome == outcome
+
+
+def left_of_the_gain(**gain: Any) -> str:
+    lines = decide(run(full_run=full_run(**gain)), None).lines
+    (told,) = [line.text for line in lines if line.label == "left of the gain"]
+    return told
+
+
+def test_the_gain_over_the_same_run_on_one_node_is_the_evidence_where_it_is_known() -> None:
+    assert decide(run(full_run=full_run(gain={"value": 1.5}, want="")), None).outcome == "undecided", "not asked for"
+    asked = full_run(gain={"value": 1.5, "want": ">= 1.2"}, want="")
+    assert decide(run(full_run=asked), None).outcome == "performance", "a demand on the gain is enough"
+    assert left_of_the_gain(gain={"value": 1.5}) == (
+        "1.5 [1.49925, 1.50075]: so many times sooner than the same full run on one node, one run each"
+    )
+    assert left_of_the_gain() == (
+        "at least 1.6 of what one node would make that loses nothing; its own full run was not measured"
+    )
+    why = decide(run(full_run=full_run(gain={"value": 0.9})), None).why
+    assert why.startswith("ddp on 2 nodes does its full run not sooner than one node does the same: gain 0.9 [")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

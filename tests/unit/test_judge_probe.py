@@ -11,8 +11,7 @@ from probe_made import Process, Run, killed_run, steps
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.probe import Accounts
-from pytest_clusterqual.model.probe import ProbeStart
-from pytest_clusterqual.read.probe import Line
+from pytest_clusterqual.model.probe import STATES, Line, ProbeStart
 
 EXACT = 1e-4  # seconds: each time is written to the microsecond
 
@@ -27,9 +26,9 @@ def test_a_killed_run_by_hand(tmp_path: Path) -> None:
     ledger = killed_run(tmp_path).ledger()
     (rank,) = ledger.ranks
     assert rank.seconds == pytest.approx({
-        "init": 3.0, "load": 0.0, "warm-up": 3.0, "kept": 12.0, "data": 15 * 0.25, "checkpoint": 1.25, "lost": 2.0,
-        "failed": 0.0, "outage": 4.75, "restart": 2.5, "reload": 0.5, "re-warm-up": 0.0, "hook evaluation": 1.5,
-        "teardown": 0.25, "residual": 0.125,
+        **dict.fromkeys(STATES, 0.0), "init": 3.0, "warm-up": 3.0, "kept": 12.0, "data": 15 * 0.25, "checkpoint": 1.25,
+        "lost": 2.0, "outage": 4.75, "rendezvous": 2.5, "reload": 0.5, "hook evaluation": 1.5, "teardown": 0.25,
+        "residual": 0.125,
     }, abs=EXACT)  # fmt: skip
     assert list(rank.seconds)[-3:] == ["hook evaluation", "teardown", "residual"]
     assert rank.wall == pytest.approx(sum(rank.seconds.values()), abs=EXACT)

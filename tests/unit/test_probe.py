@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.read.probe import Line, probe_files, probe_lines
+from pytest_clusterqual.probe import Probe, process_start
+from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def _no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def written(folder: Path, rank: int = 0, attempt: int = 0) -> list[Line]:
+def written(folder: Path, rank: int = 0, attempt: int = 0) -> list[FastLine]:
     torn: list[str] = []
     lines = list(probe_lines(probe_files(folder, torn.append)[rank][attempt], torn.append))
     assert torn == []
@@ -100,6 +101,7 @@ def test_without_a_folder_nothing_happens(tmp_path: Path, monkeypatch: pytest.Mo
         _ = 1 / 0
     with probe.checkpoint("load"):
         probe.resumed(3)
+    assert probe.batches(loader := [1, 2]) is loader
     probe.done()
     probe.close()
     assert list(tmp_path.iterdir()) == []
@@ -119,6 +121,44 @@ def test_what_is_inside_a_span_is_not_its_own(tmp_path: Path) -> None:
     assert [line.nested for line in (data, again, hook, step)] == [True, True, True, False]
     assert hook.own == pytest.approx(hook.seconds - again.seconds, abs=3e-6)
     assert step.own == pytest.approx(step.seconds - data.seconds - hook.seconds, abs=3e-6)
+
+
+def test_batches_come_as_the_loader_gives_them_each_in_a_span(tmp_path: Path) -> None:
+    class Slow:
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[int]:
+            for batch in range(3):
+                time.sleep(0.01)
+                yield batch
+
+    probe = Probe(tmp_path)
+    batches = probe.batches(Slow())
+    assert [*batches] == [*batches] == [0, 1, 2]
+    assert len(batches) == 3  # type: ignore[arg-type]
+    one_at_a_time = iter([7, 8, 9])
+    assert [next(iter(probe.batches(one_at_a_time))) for _ in range(3)] == [7, 8, 9]
+    probe.close()
+    *waits, _end = written(tmp_path)
+    # Each epoch asks once more, and is told that there is no other.
+    assert [line.what for line in waits] == ["data"] * (4 + 4 + 3)
+    assert [line.seconds >= 0.01 for line in waits] == [True, True, True, False] * 2 + [False] * 3
+    assert [line.error for line in waits] == [""] * 11
+
+
+def test_a_loader_that_fails_fails_as_without_a_probe(tmp_path: Path) -> None:
+    def torn() -> Iterator[int]:
+        yield 1
+        raise OSError("file is gone")
+
+    probe = Probe(tmp_path)
+    batches = iter(probe.batches(torn()))
+    assert next(batches) == 1
+    with pytest.raises(OSError, match="file is gone"):
+        next(batches)
+    probe.close()
+    assert [(line.what, line.error) for line in written(tmp_path)] == [("data", ""), ("data", "OSError"), ("end", "")]
 
 
 def test_an_exception_is_written_and_goes_on(tmp_path: Path) -> None:
@@ -282,3 +322,25 @@ def test_importing_it_loads_the_standard_library_and_nothing_else() -> None:
     assert [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names] == [
         "pytest_clusterqual", "pytest_clusterqual.errors", "pytest_clusterqual.probe",
     ]  # fmt: skip
+
+
+def test_a_process_knows_when_it_began() -> None:
+    code = (
+        "import time; began = time.monotonic(); time.sleep(0.3)\n"
+        "from pytest_clusterqual.probe import process_start\n"
+        "print(began, process_start(), process_start())"
+    )
+    before = time.monotonic()
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    inside, first, second = map(float, answer)
+    tick = 1.5 / os.sysconf("SC_CLK_TCK")
+    assert before - tick <= first <= inside + tick
+    assert first == pytest.approx(second, abs=1e-3)
+
+
+def test_without_the_system_s_word_a_process_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_path: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", absent)
+    assert process_start() == pytest.approx(time.monotonic(), abs=0.05)

@@ -16,7 +16,7 @@ from probe_made import Process, Run, Tick
 from pytest_clusterqual.model.probe import RankLedger
 
 STATES = {"data": "data", "save": "checkpoint", "load": "load", "compile": "steps", "step": "steps"}
-AGAIN = {"init": "restart", "load": "reload"}
+AGAIN = {"init": "rendezvous", "load": "reload"}
 FOLDED = {"kept", "lost", "warm-up", "re-warm-up"}  # where a step's own seconds go is tested in test_judge_probe.py
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from project_files import BAD_EDITS, BAD_FILES, GOOD, SMALL
 
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import (
     FabricPlan,
     FullRunPlan,
@@ -73,7 +74,7 @@ def test_a_good_file_is_read_field_by_field(tmp_path: Path) -> None:
         launcher=LauncherOptions(
             kind="local", nproc_per_node=2, device="cpu", oversubscribe=True, start_timeout=90.0, job_timeout=120.0
         ),
-        workload=Workload(
+        job=Workload(
             model=ModelShape(layers=4, hidden=256, heads=4, kv_heads=2, ffn=1024, vocab=256, experts=0),
             optimizer=Optimizer(name="adamw", lr=3e-4),
             precision="fp32",
@@ -141,7 +142,8 @@ def test_a_good_file_is_read_field_by_field(tmp_path: Path) -> None:
             ),
         ),
         full_run=FullRunPlan(
-            layouts=("fsdp-ac",), steps=15, checkpoint_every=10, checkpoint_mode="sync", kill_rank=1, kill_step=12,
+            layouts=("fsdp-ac",), steps=15, checkpoints=(Checkpoints(every=10, mode="sync"),),
+            failures=(Failure(kind="kill_rank", step=12, target=1),),
             require=(
                 demand(43, "full_run", quantity="goodput", op=">=", value=0.4, unit="1", text=">= 40 %"),
                 demand(43, "full_run", quantity="recovery", op="<=", value=60.0, unit="s", text="<= 60 s"),
@@ -179,7 +181,7 @@ def test_null_selects_the_default_where_a_key_may_be_silent() -> None:
     project = load(SMALL + "fabric: {links: {nic: null}}\n" + full_run)
     assert project.fabric is not None
     assert project.fabric.links == Links()
-    assert project.full_run == FullRunPlan(checkpoint_every=2)
+    assert project.full_run == FullRunPlan(checkpoints=(Checkpoints(every=2),))
 
 
 def test_points_beyond_the_nodes_at_hand_are_no_problem_of_the_file() -> None:

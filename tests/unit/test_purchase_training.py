@@ -48,7 +48,7 @@ def judged(
     *nodes: NodeType, layouts: Sequence[Layout] = (DDP,), workload: Workload = WORKLOAD, **plans: Any
 ) -> Purchase:
     project = Project(
-        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), workload=workload,
+        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), job=workload,
         layouts=tuple(layouts), **plans,
     )  # fmt: skip
     return judge_purchase(project, plan(nodes=nodes))
@@ -216,7 +216,7 @@ def test_two_small_nodes_against_one_large_one() -> None:
     tensor = Layout(name="tp8", tensor=8)
     eight = replace(WORKLOAD, model=replace(SHAPE, heads=8, kv_heads=8))
     project = Project(
-        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), workload=eight, layouts=(tensor,)
+        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), job=eight, layouts=(tensor,)
     )
     (found,) = judge_purchase(
         project, plan(replace(SEVENTY, parameters=220e9), nodes=(small, large), weights=("bf16",), share="<= 70 %")

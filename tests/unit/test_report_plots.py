@@ -22,7 +22,7 @@ from pytest_clusterqual.report.plot_links import links
 from pytest_clusterqual.report.plot_style import Picture, svg
 from pytest_clusterqual.report.plot_sweep import sweep
 from pytest_clusterqual.report.plot_waits import waits
-from pytest_clusterqual.report.plots import Measurements, write_plots
+from pytest_clusterqual.report.plots import Measurements
 
 TEST = "test_fabric[all_reduce-world]"
 HOSTILE = [
@@ -35,6 +35,12 @@ HOSTILE = [
     "\ufffe",
     "节点一",
 ]
+
+
+def written(told: Sequence[Record], measurements: Measurements, folder: Path, **how: float) -> tuple[int, str]:
+    """How many plots there are then, and what is missing."""
+    made, missing = plots.write_plots(told, measurements, folder, **how)
+    return len(made), missing
 
 
 def drawn(picture: Picture | None) -> list[Axes]:
@@ -66,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of 16 nodes x 8 ranks: a sweep, and all pairs, one of whose nodes is slow."""
     told, measurements = pairs_of(16, slow="gpu007")
     path = tmp_path_factory.mktemp("run") / "plots"
-    assert write_plots([*swept(TEST, cluster(16)), told], measurements, path) == (3, "")
+    assert written([*swept(TEST, cluster(16)), told], measurements, path) == (3, "")
     return path
 
 
@@ -113,7 +119,7 @@ def test_the_numbers_are_there_in_words(folder: Path) -> None:
 
 def test_the_same_records_give_the_same_files(folder: Path, tmp_path: Path) -> None:
     told, measurements = pairs_of(16, slow="gpu007")
-    write_plots([*swept(TEST, cluster(16)), told], measurements, tmp_path)
+    written([*swept(TEST, cluster(16)), told], measurements, tmp_path)
     for path in folder.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
@@ -269,7 +275,7 @@ def test_the_pairs_that_a_failed_sweep_asked_for_are_drawn_too(tmp_path: Path) -
     measured = FabricMeasurement(
         conditions=cluster(4), rounds=(), started=0.0, seconds=1.0, pairs=exchanged_by(4).pairs, groups=((0, 1), (2, 3))
     )
-    assert write_plots([told], {"m1": (TEST, "fabric", measured)}, tmp_path) == (2, "")
+    assert written([told], {"m1": (TEST, "fabric", measured)}, tmp_path) == (2, "")
     assert (tmp_path / "all_reduce-world-links.svg").exists()
 
 
@@ -283,7 +289,7 @@ def test_names_from_elsewhere_are_text_and_nothing_else(tmp_path: Path) -> None:
     pairs = tuple(replace(pair, sender=names[pair.sender], receiver=names[pair.receiver]) for pair in measured.pairs)
     told = [record(test, under=at, measurement="m1"), waited(test, at, "1 MiB", late=1, share=0.5)]
     measurements: Measurements = {"m1": (test, "fabric", replace(measured, conditions=at, pairs=pairs))}
-    assert write_plots(told, measurements, tmp_path / "plots") == (3, "")
+    assert written(told, measurements, tmp_path / "plots") == (3, "")
     assert [path.name for path in tmp_path.iterdir()] == ["plots"]
     for path in (tmp_path / "plots").iterdir():
         assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]+", path.name)
@@ -297,19 +303,19 @@ def test_names_from_elsewhere_are_text_and_nothing_else(tmp_path: Path) -> None:
 def test_tests_whose_cases_are_named_alike_do_not_overwrite_each_other(tmp_path: Path) -> None:
     at = conditions(collective="all_reduce", group="world")
     tests = [f"{function}[{case}]" for function in ("test_a", "test_b") for case in ("x-2", "x", "X", "x!")]
-    count, _ = write_plots([record(test, under=at) for test in tests], {}, tmp_path)
+    count, _ = written([record(test, under=at) for test in tests], {}, tmp_path)
     assert count == len(list(tmp_path.iterdir())) == 8
 
 
 def test_no_file_is_hidden_or_without_a_name(tmp_path: Path) -> None:
     at = conditions(collective="all_reduce", group="world")
-    write_plots([record(f"test_fabric[{case}]", under=at) for case in ("..", ".hidden", "x" * 300)], {}, tmp_path)
+    written([record(f"test_fabric[{case}]", under=at) for case in ("..", ".hidden", "x" * 300)], {}, tmp_path)
     names = [path.name for path in tmp_path.iterdir()]
     assert sorted(names) == ["hidden-sizes.svg", "test-sizes.svg", "x" * 80 + "-sizes.svg"]
 
 
 def test_other_criteria_have_no_plots_and_no_folder(tmp_path: Path) -> None:
-    assert write_plots([record("test_memory[ddp]", "memory")], {}, tmp_path / "plots") == (0, "")
+    assert written([record("test_memory[ddp]", "memory")], {}, tmp_path / "plots") == (0, "")
     assert not (tmp_path / "plots").exists()
 
 
@@ -322,21 +328,21 @@ def test_a_plot_that_fails_is_told_and_the_others_are_drawn(tmp_path: Path, monk
         return real(picture)
 
     monkeypatch.setattr(plots, "svg", fails)
-    assert write_plots(swept(TEST, cluster(2)), {}, tmp_path) == (
+    assert written(swept(TEST, cluster(2)), {}, tmp_path) == (
         1, "a plot is missing: all_reduce-world-sizes.svg: ValueError: no room",
     )  # fmt: skip
 
 
 def test_a_run_without_matplotlib_has_no_plots_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    count, missing = write_plots(swept(TEST, cluster(2)), {}, tmp_path)
+    count, missing = written(swept(TEST, cluster(2)), {}, tmp_path)
     assert count == 0
     assert "matplotlib" in missing and missing.endswith("(+1 more)")
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "plots").write_text("a file")
-    count, missing = write_plots(swept(TEST, cluster(2)), {}, tmp_path / "plots")
+    count, missing = written(swept(TEST, cluster(2)), {}, tmp_path / "plots")
     assert count == 0
     assert "NotADirectoryError" in missing
 
@@ -347,12 +353,12 @@ def test_what_ends_a_run_is_not_taken_for_a_plot_that_fails(tmp_path: Path, monk
 
     monkeypatch.setattr(plots, "svg", left)
     with pytest.raises(pytest.exit.Exception):
-        write_plots(swept(TEST, cluster(2)), {}, tmp_path)
+        written(swept(TEST, cluster(2)), {}, tmp_path)
 
 
 def test_time_is_up_after_the_budget_and_an_old_plot_does_not_stay(tmp_path: Path) -> None:
     (tmp_path / "all_reduce-world-sizes.svg").write_text("of an earlier attempt")
-    count, missing = write_plots(swept(TEST, cluster(2)), {}, tmp_path, budget=0)
+    count, missing = written(swept(TEST, cluster(2)), {}, tmp_path, budget=0)
     assert count == 0
     assert "not drawn within 0 s; `clusterqual report` draws all (+1 more)" in missing
     assert list(tmp_path.iterdir()) == []
@@ -363,5 +369,5 @@ def test_the_worst_test_is_drawn_first(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(plots, "svg", lambda picture: titles.append(picture.title) or "")  # type: ignore[func-returns-value]
     at = conditions(collective="all_reduce", group="world")
     verdicts = {"a": Verdict.PASS, "b": Verdict.MEASURED, "c": Verdict.ERROR, "d": Verdict.FAIL}
-    write_plots([record(f"test_fabric[{name}]", under=at, verdict=v) for name, v in verdicts.items()], {}, tmp_path)
+    written([record(f"test_fabric[{name}]", under=at, verdict=v) for name, v in verdicts.items()], {}, tmp_path)
     assert [title[0] for title in titles] == ["c", "d", "a", "b"]

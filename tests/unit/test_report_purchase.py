@@ -31,7 +31,7 @@ LARGE = node("large", devices=2, price=70_000.0, flops=1e12, compute_share=0.5)
 
 def found(of: PurchasePlan | None = None) -> Purchase:
     project = Project(
-        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), workload=WORKLOAD, layouts=LAYOUTS
+        path=Path("clusterqual.yaml"), name="made", launcher=LauncherOptions(), job=WORKLOAD, layouts=LAYOUTS
     )
     of = of or plan(SEVENTY, nodes=(SMALL, LARGE), weights=("bf16", "fp8", "int4"))
     return judge_purchase(project, of)

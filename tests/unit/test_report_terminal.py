@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+from full_run_made import full_run as made_run
+from full_run_made import killed_run, ladders, measured, quiet
 from made import (
     conditions,
     demand,
@@ -19,6 +22,7 @@ from made import (
 )
 from rich.cells import cell_len
 
+from pytest_clusterqual.judge.full_run.verdict import judge_full_run
 from pytest_clusterqual.model.record import Interval, Record, Verdict
 from pytest_clusterqual.report.terminal import failure_message, progress_line, summary
 
@@ -363,3 +367,20 @@ def test_progress_line(left: float | None, text: str) -> None:
 
 def test_progress_line_of_one_rank() -> None:
     assert progress_line("memory ddp", 1, 0, 3, None) == "memory ddp on 1 rank: 0 of 3"
+
+
+def test_the_ledger_of_a_full_run_adds_up_and_ends_with_the_gain() -> None:
+    alone = made_run(quiet(0, data=0.5, step=3.0), nodes=1)
+    m = measured(killed_run(), alone=alone, apart=ladders({0: 0.5, 1: 0.75}, held=0.75, step=1.0))
+    judged = judge_full_run(m, [])
+    records = [replace(record("test_full_run[ddp-2nodes]", "full_run"), judgement=each) for each in judged]
+    lines = shown(*records, width=80).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("ledger"))
+    assert (
+        "\n".join(lines[first : first + 4])
+        == """\
+ledger    ddp-2nodes: 28.12 s = init 5.00, load 0.50, kept 5.00,
+          exposed transfer 2.50, wait 2.50, data 3.25, checkpoint 1.25,
+          lost 2.00, detection 0.50, restart 1.50, rendezvous 2.25, reload 1.00,
+          hook last save 0.25, teardown 0.62; gain 1.47 over one node"""
+    )

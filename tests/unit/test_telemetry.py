@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,12 @@ def sampler_of(root: Path) -> Sampler:
 
 
 def test_this_machine_can_be_looked_at() -> None:
+    before = time.monotonic()
     sample = Sampler(patience=60).sample()
     assert json.loads(json.dumps(sample)) == sample
     assert sample["gauges"]["memory_available"] > 0
-    assert set(sample) == {"gauges", "counts", "throttle"}
+    assert set(sample) == {"at", "gauges", "counts", "throttle"}
+    assert before - 0.001 <= sample["at"] <= time.monotonic() + 0.001
 
 
 def test_a_look_that_hangs_holds_nobody_up_and_the_next_one_does_not_wait_for_it(
@@ -264,6 +267,20 @@ def test_looks_become_ranges_sums_and_reasons() -> None:
         throttle={"GPU2": ("HW slowdown", "HW thermal slowdown"), "GPU3": (POWER_CAP,)},
     )  # fmt: skip
     assert told.throttled == {"GPU2": ("HW slowdown", "HW thermal slowdown")}
+
+
+def test_spells_are_the_looks_in_a_row_that_saw_a_device_throttled() -> None:
+    def look(at: float, **throttle: list[int]) -> dict[str, Any]:
+        return {"at": at, "gauges": {}, "counts": {}, "throttle": throttle}
+
+    nothing: dict[str, Any] = {"gauges": {}, "counts": {}, "throttle": {}}  # it took too long to look
+    told = summarize(
+        [look(1.0), look(2.0, heat=[0]), nothing, look(3.0, heat=[0, 1]), look(4.0, heat=[1], power=[0]), look(5.0),
+         look(6.0, heat=[1]), look(7.0, **{POWER_CAP: [1]})],
+        node="n",
+    )  # fmt: skip
+    assert told.spells == {"GPU0": ((2.0, 4.0),), "GPU1": ((3.0, 4.0), (6.0, 6.0))}
+    assert from_json(NodeTelemetry, to_json(told)) == told
 
 
 def test_no_look_is_no_range() -> None:

@@ -11,10 +11,11 @@ from pytest_clusterqual.model.record import Interval, Verdict
 # Quantities that say how soon the work is done; a demand on one of the first four asks for a gain.
 GAINS = ("speedup", "efficiency", "time_to_fixed_work", "time_to_train")
 PACE = (*GAINS, "throughput", "step_time")
-LEFT_OVER = ("goodput", "throughput")  # what a full run leaves of the pace of its steps
+LEFT_OVER = ("gain", "goodput", "throughput")  # what a full run leaves of the pace of its steps
 # From the best to the one that says least of the others: what one layout fails to do another may do.
 # performance: all as asked · fault: did not run, or failed by what is no pace · open: something is missing ·
-# peak-only: its full run keeps too little · slower: not sooner, or not by as much as asked · out: its memory failed
+# peak-only: its full run keeps too little, or is not sooner than on one node · slower: not sooner, or not by as much
+# as asked · out: its memory failed
 Standing = Literal["performance", "fault", "open", "peak-only", "slower", "out"]
 STANDINGS: tuple[Standing, ...] = ("performance", "fault", "open", "peak-only", "slower", "out")
 FAILED = (Verdict.FAIL, Verdict.ERROR)
@@ -50,6 +51,12 @@ class Candidate:
     @property
     def base(self) -> Evidence:
         return self.scaling.having(lambda e: 0 < e.point == self.base_nodes)
+
+    @property
+    def gain(self) -> Entry | None:
+        """How many times sooner its full run was than the same on one node; of several runs the least."""
+        known = self.full_run.of("gain").having(lambda e: e.judgement.value is not None).entries
+        return min(known, key=lambda e: e.judgement.value or 0.0, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,10 +195,16 @@ def _full_run(c: Candidate) -> Assessment | None:
         return _so(c, "peak-only", f"keeps too little in its full run: {short.worst().judgement.reason}", short)
     if failed:
         return _so(c, "fault", f"fails: {failed.worst().judgement.reason}", failed)
+    gain, sooner = c.gain, whole(c.gain.judgement.interval, lambda value: value > 1) if c.gain else True
+    if gain and sooner is False:
+        why = f"does its full run not sooner than one node does the same: gain {gain.figure}"
+        return _so(c, "peak-only", why, evidence(gain))
     if late := c.full_run.with_verdict(*NOT_YET):
         return _so(c, "open", f"has no verdict of Full-Run: {late.worst().judgement.reason}", late)
+    if gain and sooner is None:
+        return _so(c, "open", f"does its full run not sooner for sure: gain {gain.figure}", evidence(gain))
     if not c.full_run.of(*LEFT_OVER).with_verdict(Verdict.PASS):
-        why = "has a full run of which the file demands neither goodput nor throughput"
+        why = "has a full run of which the file demands neither gain nor goodput nor throughput"
         return _so(c, "open", why, c.full_run.of(*LEFT_OVER))
     return None
 

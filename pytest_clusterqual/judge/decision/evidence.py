@@ -13,9 +13,9 @@ from pytest_clusterqual.model.record import Finding, Interval, Judgement, Record
 
 LADDER = "[ladder]"  # how the test of all ways to make the job fit ends
 # A test that did not measure has no conditions; its name still says what it is about.
-_CASE = re.compile(r"\[(?P<layout>.+)-(?P<nodes>\d+)nodes?(?:-[a-z-]+)?\]$")
+_CASE = re.compile(r"\[(?P<layout>.+)-(?P<nodes>\d+)nodes?(?:-[\w-]+)?\]$")
 _NODES = re.compile(r"(\d+) nodes?")
-_IN_PERCENT = ("goodput", "headroom", "data_stall", "waiting", "exposed_communication")
+_IN_PERCENT = ("goodput", "ettr", "headroom", "data_stall", "waiting", "exposed_communication")
 # What a person calls a criterion.
 NAMES = {
     "nodes": "Nodes", "memory": "Memory", "fabric": "Fabric", "scaling": "Training Scaling", "full_run": "Full-Run",

@@ -123,6 +123,10 @@ def _full_run(candidate: Candidate) -> Iterator[Line]:
     goodput, whole = candidate.full_run.number("goodput"), candidate.full_run.number("throughput")
     if goodput:
         yield _line(section, "goodput of the full run", goodput.figure, evidence(goodput))
+    if gain := candidate.gain:
+        told = f"{gain.figure}: so many times sooner than the same full run on one node, one run each"
+        yield _line(section, "left of the gain", told, evidence(gain))
+        return
     alone = candidate.base.number("throughput") if candidate.base_nodes == 1 else None
     if whole and alone and whole.judgement.value and alone.judgement.value:
         # One node pays for checkpoints and failures as well, and how much was not measured: this is the least.

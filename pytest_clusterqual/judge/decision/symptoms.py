@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pytest_clusterqual import units
-from pytest_clusterqual.judge.decision.candidates import FAILED, PACE, Candidate, candidates
+from pytest_clusterqual.judge.decision.candidates import FAILED, LEFT_OVER, PACE, Candidate, candidates
 from pytest_clusterqual.judge.decision.evidence import NOTHING, Evidence, evidence, whole
 from pytest_clusterqual.judge.decision.fabric_symptoms import FABRIC_RULES, fabric_passed, pointed_at
+from pytest_clusterqual.judge.full_run.ledger import COMPUTING
 from pytest_clusterqual.model.decision import Symptom
 from pytest_clusterqual.model.record import Verdict
 
 Sighting = tuple[str, Evidence]
 Rule = tuple[Callable[[Evidence], Iterator[Sighting]], str]
+_RECOVERING = ("detection", "restart", "rendezvous", "checkpoint_load")  # the parts of a recovery
 WIDE = 0.2  # of a step time's interval to the step time itself
 
 
@@ -134,7 +136,7 @@ def _slow_saves(seen: Evidence) -> Iterator[Sighting]:
     quantities = ("checkpoint_blocking", "checkpoint_completion")
     for entry in seen.about("full_run").of(*quantities).with_verdict(Verdict.FAIL).entries:
         yield f"{entry.judgement.quantity.replace('_', ' ')} of {entry.case}: {entry.figure}", evidence(entry)
-    yield from _most_of_the_wall("checkpoint", "finish")(seen)
+    yield from _most_of_the_wall("checkpoint", "hook last save")(seen)
 
 
 def _slow_recovery(longest: str) -> Callable[[Evidence], Iterator[Sighting]]:
@@ -142,7 +144,7 @@ def _slow_recovery(longest: str) -> Callable[[Evidence], Iterator[Sighting]]:
 
     def see(seen: Evidence) -> Iterator[Sighting]:
         for test in seen.about("full_run").tests().values():
-            parts = {name: e for name in ("detection", "restart", "checkpoint_load") if (e := test.number(name))}
+            parts = {name: e for name in _RECOVERING if (e := test.number(name))}
             slow = test.of("recovery", *parts).with_verdict(Verdict.FAIL)
             if slow and parts and max(parts, key=lambda name: parts[name].judgement.value or 0) == longest:
                 told = f"recovery of {slow.entries[0].case} is slow, most of it {longest.replace('_', ' ')}: "
@@ -156,15 +158,16 @@ def _most_of_the_wall(*categories: str) -> Callable[[Evidence], Iterator[Sightin
 
     def see(seen: Evidence) -> Iterator[Sighting]:
         for test in seen.about("full_run").tests().values():
-            short = test.of("goodput", "throughput").with_verdict(Verdict.FAIL)
+            short = test.of(*LEFT_OVER).with_verdict(Verdict.FAIL)
             spent = {
                 e.judgement.label: e for e in test.of("time").entries
-                if e.judgement.label != "kept" and e.judgement.value is not None
+                if e.judgement.label not in COMPUTING and e.judgement.value is not None
             }  # fmt: skip
             most = max(spent, key=lambda name: spent[name].judgement.value or 0, default="")
             if short and most in categories:
-                told = f"{short.entries[0].case} keeps {short.entries[0].figure}; what takes most beside its steps is "
-                yield f"{told}{most}: {spent[most].figure}", short | evidence(spent[most])
+                first = short.entries[0]
+                told = f"{first.case} has {first.judgement.quantity} {first.figure}; what takes most beside its steps "
+                yield f"{told}is {most}: {spent[most].figure}", short | evidence(spent[most])
 
     return see
 
@@ -197,11 +200,15 @@ RULES: tuple[Rule, ...] = (
     (_slow_saves, "the write rate of the checkpoint storage for all ranks at once, and asynchronous saves; then the "
      "steps right after a save, which staging may slow down"),
     (_slow_recovery("detection"), "time-outs: of the process group, the rendezvous, the scheduler's health check"),
-    (_slow_recovery("restart"), "starting a rank: imports from a shared file system, containers, compilation"),
+    (_slow_recovery("restart"), "what ends the old processes and starts new ones: how long those that hang are waited "
+     "for, the scheduler, containers"),
+    (_slow_recovery("rendezvous"), "starting a rank: imports from a shared file system, compilation, the group"),
     (_slow_recovery("checkpoint_load"), "the read rate of the checkpoint storage for all ranks at once; resharding"),
-    (_most_of_the_wall("init", "restart", "teardown"), "starting and ending of the ranks; then a longer full run, "
-     "in which they weigh as much as in the real one"),
-    (_most_of_the_wall("lost", "detection", "load"), "the checkpoint interval against how often failures are to be "
+    (_most_of_the_wall("init", "rendezvous", "restart", "teardown"), "starting and ending of the ranks; then a longer "
+     "full run, in which they weigh as much as in the real one"),
+    (_most_of_the_wall("warm-up", "re-warm-up"), "what the first steps do beyond the later ones: compilation, tuning, "
+     "allocation; then a longer full run"),
+    (_most_of_the_wall("lost", "detection", "reload"), "the checkpoint interval against how often failures are to be "
      "expected, and how soon they are noticed"),
     (_most_of_the_wall("data"), "storage and loader under the load of a whole run"),
 )  # fmt: skip

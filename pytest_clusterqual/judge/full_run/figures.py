@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_clusterqual.judge.full_run.ledger import COMPUTING, Ledger
 from pytest_clusterqual.judge.judgement import rank_name
@@ -12,29 +13,33 @@ from pytest_clusterqual.model.full_run import FullRun
 from pytest_clusterqual.model.probe import RankLedger
 
 CLOCK = 1e-3  # seconds: what one reading of a clock is trusted to
-POLL = 0.1  # seconds: how late the end of a background save may be noticed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """A value between `low` and `high`, in the quantity's canonical unit."""
+    """A value between `low` and `high`, in the quantity's canonical unit.
+
+    These are bounds of medians of so many `steps`, or by a bootstrap of them; where that is 0, of one run, to the
+    resolution of the clocks.
+    """
 
     value: float
     low: float
     high: float
+    steps: int = 0
+    kind: Literal["median", "bootstrap"] = "median"
     note: str = ""
     per_rank: dict[str, float] = field(default_factory=dict)
 
 
 def figures(run: FullRun, ledger: Ledger) -> dict[str, Figure]:
-    """Quantity -> its figure, for all that happened in this run."""
+    """Quantity -> its figure, for all that happened in this run, saves aside."""
     return {
         "goodput": _goodput(run, ledger),
-        "throughput": _over(run.steps * run.tokens_per_step, ledger.wall),
+        **({"throughput": _over(run.steps * run.tokens_per_step, ledger.wall)} if run.tokens_per_step else {}),
         "ettr": _ettr(ledger),
         "data_stall": _data_stall(run, ledger),
-        **dict(_of_failure(ledger)),
-        **dict(_of_saves(ledger)),
+        **dict(_of_failure(run, ledger)),
     }
 
 
@@ -56,7 +61,7 @@ def _goodput(run: FullRun, ledger: Ledger) -> Figure:
         low=run.steps * (steady - CLOCK) / (wall + CLOCK),
         high=run.steps * (steady + CLOCK) / max(wall - CLOCK, CLOCK),
         note=f"{run.steps} x {steady:.4g} s of {wall:.4g} s",
-        per_rank={str(rank.rank): rank.kept * steady / rank.wall for rank in ledger.ranks},
+        per_rank={str(rank.rank): rank.kept * steady / rank.wall for rank in ledger.there},
     )
 
 
@@ -66,8 +71,8 @@ def _over(work: float, wall: float) -> Figure:
 
 def _ettr(ledger: Ledger) -> Figure:
     """The share of the wall clock that went into steps that count, on the rank with the least."""
-    shares = {rank.rank: _computing(rank) / rank.wall for rank in ledger.ranks}
-    worst = min(ledger.ranks, key=lambda rank: shares[rank.rank])
+    shares = {rank.rank: _computing(rank) / rank.wall for rank in ledger.there}
+    worst = min(ledger.there, key=lambda rank: shares[rank.rank])
     share, error = shares[worst.rank], CLOCK / worst.wall
     per_rank = {str(rank): value for rank, value in shares.items()}
     return Figure(value=share, low=max(share - error, 0.0), high=share + error, per_rank=per_rank)
@@ -79,8 +84,8 @@ def _computing(rank: RankLedger) -> float:
 
 def _data_stall(run: FullRun, ledger: Ledger) -> Figure:
     """The share of data and step time that the worst rank waited for data."""
-    busy = {r.rank: r.seconds["data"] + _computing(r) + r.seconds["lost"] for r in ledger.ranks}
-    shares = {r.rank: r.seconds["data"] / busy[r.rank] for r in ledger.ranks}
+    busy = {r.rank: r.seconds["data"] + _computing(r) + r.seconds["lost"] for r in ledger.there}
+    shares = {r.rank: r.seconds["data"] / busy[r.rank] for r in ledger.there}
     worst = max(shares, key=shares.__getitem__)
     share, error = shares[worst], CLOCK / busy[worst]
     return Figure(
@@ -92,28 +97,16 @@ def _data_stall(run: FullRun, ledger: Ledger) -> Figure:
     )
 
 
-def _of_failure(ledger: Ledger) -> Iterator[tuple[str, Figure]]:
+def _of_failure(run: FullRun, ledger: Ledger) -> Iterator[tuple[str, Figure]]:
     events = ledger.events
     seconds = {
         "detection": events.detection, "restart": events.restart, "rendezvous": events.rendezvous,
         "checkpoint_load": events.load, "recovery": events.recovery,
     }  # fmt: skip
     yield from ((quantity, _seconds(value)) for quantity, value in seconds.items() if value is not None)
-    if events.restart is not None:
+    if run.failure is not None:
         yield "steps_lost", Figure(value=ledger.lost, low=ledger.lost, high=ledger.lost)
 
 
-def _of_saves(ledger: Ledger) -> Iterator[tuple[str, Figure]]:
-    saves = ledger.events.saves
-    if not saves:
-        return
-    worst = max(saves, key=lambda save: save.blocking)
-    yield "checkpoint_blocking", _seconds(worst.blocking, note=f"worst of {len(saves)}, step {worst.step}")
-    complete = [(save.completion, save.step) for save in saves if save.completion is not None]
-    if complete:
-        slowest, step = max(complete)
-        yield "checkpoint_completion", _seconds(slowest, POLL, f"worst of {len(complete)}, step {step}")
-
-
-def _seconds(value: float, resolution: float = CLOCK, note: str = "") -> Figure:
-    return Figure(value=value, low=max(value - resolution, 0.0), high=value + resolution, note=note)
+def _seconds(value: float) -> Figure:
+    return Figure(value=value, low=max(value - CLOCK, 0.0), high=value + CLOCK)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.full_run.columns import columns
 from pytest_clusterqual.judge.full_run.events import Events, events
+from pytest_clusterqual.judge.full_run.frontier import Course, Frontier
 from pytest_clusterqual.judge.full_run.life import DoneStep, Outage
 from pytest_clusterqual.judge.full_run.outages import outages, same_clock
 from pytest_clusterqual.judge.full_run.rank_account import RESIDUAL_SECONDS, RESIDUAL_SHARE, RankAccount
-from pytest_clusterqual.judge.judgement import check_ranks
+from pytest_clusterqual.judge.full_run.whole import check_whole
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.judge.step.apart import Apart
 from pytest_clusterqual.model.full_run import FullRun, RankRun
-from pytest_clusterqual.model.probe import RankLedger
+from pytest_clusterqual.model.probe import ProbedProcess, RankLedger
 
 COMPUTING = ("kept", "exposed transfer", "wait", "bubble")  # the parts of steps that count
 
@@ -23,13 +24,21 @@ COMPUTING = ("kept", "exposed transfer", "wait", "bubble")  # the parts of steps
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
     """`wall` is from the first agent's start to the last one's end, in seconds; `steps` are those that count, in order,
-    each as long as on its slowest rank, without what warming up added.
+    each as long as on its slowest rank, without what warming up added. `course` has the same ones but for those that
+    were warming up, as they were. `gone` are ranks that did not come back after the failure.
     """
 
     wall: float
     ranks: tuple[RankLedger, ...]
     steps: tuple[float, ...]
     events: Events
+    course: Course
+    gone: tuple[int, ...] = ()
+
+    @property
+    def there(self) -> tuple[RankLedger, ...]:
+        """The ranks that were there to the end."""
+        return tuple(rank for rank in self.ranks if rank.rank not in self.gone)
 
     @property
     def lost(self) -> int:
@@ -44,14 +53,18 @@ def account(run: FullRun, apart: Apart | None = None) -> Ledger:
         MeasurementError: names what is missing or contradicts itself, by rank; or a rank of whose time too much is in
             no state, which says that the measurement is wrong.
     """
-    _check(run)
+    check_whole(run)
     ended = outages(run)
+    gone = _gone(run)
     ranks = []
     longest: dict[int, float] = {}
+    frontier = Frontier()
+    nodes = run.conditions.rank_nodes
     for rank in run.ranks:
-        ledger, kept = _account(rank, ended)
+        ledger, kept = _account(rank, ended, gone.get(rank.rank))
         for step in kept:
             longest[step.number] = max(longest.get(step.number, 0.0), step.seconds)
+        frontier.add(rank.rank, nodes[rank.rank] if rank.rank < len(nodes) else "", columns(kept))
         ranks.append(_divided(ledger, rank, apart))
     for ledger in ranks:
         _check_residual(ledger)
@@ -60,10 +73,25 @@ def account(run: FullRun, apart: Apart | None = None) -> Ledger:
         ranks=tuple(ranks),
         steps=tuple(longest[step] for step in sorted(longest)),
         events=events(run),
+        course=frontier.course(),
+        gone=tuple(gone),
     )
 
 
-def _account(rank: RankRun, ended: dict[int, tuple[int, Outage]]) -> tuple[RankLedger, list[DoneStep]]:
+def _gone(run: FullRun) -> dict[int, int]:
+    """Ranks that did not come back -> the last step before the one that the others went on with."""
+    longest = max(run.ranks, key=lambda rank: len(rank.processes))
+    gone = [rank for rank in run.ranks if len(rank.processes) < len(longest.processes)]
+    return {rank.rank: _first_step(longest.processes[len(rank.processes)]) - 1 for rank in gone}
+
+
+def _first_step(process: ProbedProcess) -> int:
+    return min((line.step for line in process.lines if line.what == "step"), default=1)
+
+
+def _account(
+    rank: RankRun, ended: dict[int, tuple[int, Outage]], gone_after: int | None
+) -> tuple[RankLedger, list[DoneStep]]:
     account = RankAccount(rank.rank)
     by_failure = ended.get(rank.rank)
     for number, process in enumerate(rank.processes):
@@ -75,6 +103,8 @@ def _account(rank: RankRun, ended: dict[int, tuple[int, Outage]]) -> tuple[RankL
             outage=by_failure[1] if by_failure and by_failure[0] == number else None,
             until=rank.ended if number == len(rank.processes) - 1 else None,
         )
+    if gone_after is not None:
+        account.roll_back(gone_after)
     return account.close(), account.kept
 
 
@@ -104,40 +134,3 @@ def _wall(run: FullRun, ranks: Sequence[RankLedger]) -> float:
     if same_clock(run):
         return max(rank.ended for rank in run.ranks) - min(rank.began for rank in run.ranks)
     return max(rank.wall for rank in ranks)
-
-
-def _check(run: FullRun) -> None:
-    check_ranks(run.conditions, [rank.rank for rank in run.ranks], "full run")
-    if run.steps < 1 or run.tokens_per_step < 1:
-        raise MeasurementError(
-            f"full run: got {run.steps} steps of {run.tokens_per_step} tokens, want at least one each"
-        )
-    last = max(len(rank.processes) for rank in run.ranks)
-    for rank in run.ranks:
-        _check_rank(rank, run, gone=len(rank.processes) < last)
-
-
-def _check_rank(rank: RankRun, run: FullRun, *, gone: bool) -> None:
-    """`gone`: it did not come back after the failure."""
-    where = f"full run: rank {rank.rank}"
-    if not rank.processes:
-        raise MeasurementError(f"{where} wrote nothing")
-    times = [rank.began, rank.ended]
-    times += [time for process in rank.processes for line in process.lines for time in (line.at, line.seconds)]
-    if not all(map(math.isfinite, times)):
-        raise MeasurementError(f"{where} has a time that is not finite")
-    if gone and run.failure is not None and run.failure.go_on == "fewer":
-        return
-    lines = [line for process in rank.processes for line in process.lines]
-    if not any(line.what == "done" for line in lines):
-        raise MeasurementError(f"{where} has no done mark: it did not finish its work")
-    done = {line.step for line in lines if line.what == "step" and not line.error}
-    if undone := sorted(set(range(1, run.steps + 1)) - done):
-        raise MeasurementError(f"{where} did not do step {undone[0]} ({len(undone)} of {run.steps} steps are missing)")
-    if not any(line.seconds > 0 for line in lines if line.what == "step"):
-        raise MeasurementError(f"{where} did its steps in no time")
-    losses = {line.step: line.value for line in lines if line.what == "loss"}
-    for step in range(1, run.steps + 1):
-        loss = losses.get(step)
-        if loss is None or not math.isfinite(loss):
-            raise MeasurementError(f"{where}: the loss of step {step} is missing or no number")

@@ -6,25 +6,31 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from pytest_clusterqual.judge.full_run.stages import Reached, Stages
 from pytest_clusterqual.judge.statistics import median, steady_start
 from pytest_clusterqual.model.probe import HOOK, ProbeLine, ProbeStart
 
 # The first process of a rank pays for what a later one pays for again.
 _AGAIN = {"init": "rendezvous", "load": "reload", "warm-up": "re-warm-up"}
 _SPANS = {"data": "data", "save": "checkpoint", "load": "load", "compile": "warm-up"}
-_MARKS = {"resumed", "loss", "saved", "extra", "fault", "done", "end"}
+_MARKS = {"resumed", "stage", "loss", "saved", "extra", "fault", "done", "end"}
 _EARLY = 1000  # steps among which warm-up is looked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoneStep:
-    """A step that ended well, of `world` ranks; `seconds` are without what was inside it, and without warm-up."""
+    """A step that ended well, of `world` ranks; `seconds` are without what was inside it, and without warm-up.
+
+    `reached` has its parts as they were, and `warming` says that warm-up is in them.
+    """
 
     number: int
     world: int
     seconds: float
     tokens: int | None
     sequences: int | None
+    reached: Reached
+    warming: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +48,16 @@ class Outage:
     known: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Broken:
+    """A span that ended by an exception: its own seconds are in `state`, those `inside` in other ones."""
+
+    at: float
+    state: str
+    own: float
+    inside: float
+
+
 class Life:
     """Add every line of a process in their order, then close it.
 
@@ -56,14 +72,17 @@ class Life:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.background: defaultdict[str, float] = defaultdict(float)
         self.saves: defaultdict[int, float] = defaultdict(float)  # step -> seconds
+        self.completions: dict[int, float] = {}  # step -> seconds from the beginning of its save until it counts
+        self._save_began: dict[int, float] = {}
         self.background_steps = 0
         self._again = again
+        self._stages = Stages()
         self._history: list[DoneStep | Resumed] = []
         self._position = start.began  # where the last outermost span ended
         self._loose = 0.0  # spans since then whose outer span was never written
         self._work_began = math.inf
         self._done_at = math.inf
-        self._broken: tuple[float, str, float] | None = None  # start, state and own seconds of a span that failed last
+        self._broken: _Broken | None = None  # the last outermost span, if it failed
 
     def add(self, line: ProbeLine) -> None:
         """Take one more line."""
@@ -84,7 +103,12 @@ class Life:
     @property
     def dead_from(self) -> float:
         """When the work began that a failure has undone: the last span that failed, or what followed the last one."""
-        return self._position if self._broken is None else self._broken[0]
+        return self._position if self._broken is None else self._broken.at
+
+    @property
+    def told(self) -> float:
+        """Seconds since `dead_from` that are charged already: spans inside of one that failed or was never written."""
+        return self._loose + (0.0 if self._broken is None else self._broken.inside)
 
     def close(self, outage: Outage | None = None) -> list[DoneStep | Resumed]:
         """Charge warm-up and the end; what remains are the steps to keep or to lose, in the order they were done.
@@ -92,8 +116,7 @@ class Life:
         With an `outage` the time since `dead_from` is charged by whoever knows when the next process began.
         """
         if outage is not None and self._broken is not None:
-            _, state, own = self._broken
-            self._charge(state, -own)
+            self._charge(self._broken.state, -self._broken.own)
         elif outage is None and self.end:
             self._idle(self.last, ending=True)
         early = [(at, step) for at, step in enumerate(self._history) if isinstance(step, DoneStep)][:_EARLY]
@@ -102,7 +125,7 @@ class Life:
         usual = median(seconds[warm:])
         for at, step in early[:warm]:
             self._charge("warm-up", max(step.seconds - usual, 0.0))
-            self._history[at] = replace(step, seconds=min(step.seconds, usual))
+            self._history[at] = replace(step, seconds=min(step.seconds, usual), warming=True)
         return self._history
 
     def _mark(self, line: ProbeLine) -> None:
@@ -111,6 +134,10 @@ class Life:
         elif line.what == "done":
             self._done_at = line.at
             self.end = "done"
+        elif line.what == "stage":
+            self._stages.add(line)
+        elif line.what == "saved" and line.step in self._save_began:
+            self.completions[line.step] = line.at - self._save_began[line.step]
         elif line.what == "end" and (not self.end or line.error):
             self.end = line.error or "ended"
 
@@ -126,12 +153,14 @@ class Life:
         state = "" if line.what == "step" and not line.error else _state(line)
         if state:
             self._charge(state, _own(line))
+            self._stages.failed() if state == "failed" else self._stages.add(line)
         else:
             self._history.append(self._step(line))
         if not line.nested:
-            self._broken = (line.at, state, _own(line)) if line.error else None
+            self._broken = _broken(line, state) if line.error else None
         if line.what == "save":
             self.saves[line.step] += _own(line)
+            self._save_began.setdefault(line.step, line.at)
 
     def _step(self, line: ProbeLine) -> DoneStep:
         return DoneStep(
@@ -140,6 +169,7 @@ class Life:
             seconds=_own(line),
             tokens=line.tokens,
             sequences=line.sequences,
+            reached=self._stages.close(line),
         )
 
     def _idle(self, until: float, *, ending: bool = False) -> None:
@@ -153,6 +183,10 @@ class Life:
 
     def _charge(self, state: str, seconds: float) -> None:
         self.seconds[_AGAIN.get(state, state) if self._again else state] += seconds
+
+
+def _broken(line: ProbeLine, state: str) -> _Broken:
+    return _Broken(at=line.at, state=state, own=_own(line), inside=line.seconds - _own(line))
 
 
 def _state(line: ProbeLine) -> str:

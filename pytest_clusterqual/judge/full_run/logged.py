@@ -44,6 +44,14 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
     )  # fmt: skip
 
 
+def step_samples(
+    log: TrainingLog, *, tokens_per_step: float | None = None
+) -> tuple[float | None, list[list[Sample]]]:
+    """Tokens of one step, None if they are not known or not the same all the time, and the times of each attempt."""
+    tokens = (tokens_per_step if not _batch_changes(log) else None) or _tokens(log)[0]
+    return tokens, _times(log, tokens)[1]
+
+
 def _tokens(log: TrainingLog) -> tuple[float | None, str]:
     """Tokens of one step on all devices, and from where: told, or as sequences of one length; None if they vary."""
     told = log.told

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run.life import DoneStep
+from pytest_clusterqual.judge.full_run.columns import UNKNOWN, Columns, columns
+from pytest_clusterqual.judge.full_run.frontier import Frontier, KeptSteps
+from pytest_clusterqual.judge.full_run.interval import Cost, measured
+from pytest_clusterqual.judge.full_run.interval_advice import interval_told
+from pytest_clusterqual.judge.full_run.over_time import over_time
 from pytest_clusterqual.judge.full_run.rank_account import RankAccount
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.model.probe import ProbeLedger, ProbeLine, ProbeSaves, ProbeStart, RankLedger
 from pytest_clusterqual.model.record import Interval
 
+_RECOVERY = ("outage", "rendezvous", "reload", "re-warm-up")
 _BLOCKS = 32  # steps follow each other, so they are no independent samples; blocks of them come closer
 
 
-@dataclass(slots=True)
-class _Shared:
-    """One step over the ranks that kept it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankShare:
+    """What one rank brings to the ledger of all: see `RankAccount`."""
 
-    ranks: int = 0
-    world: int = sys.maxsize  # the fewest ranks that did it: a job may go on with fewer than it began with
-    seconds: float = 0.0
-    tokens: int | None = None
-    sequences: int | None = None
-    disputed: str = ""  # the unit that ranks name differently
+    ledger: RankLedger
+    kept: Columns
+    saves: dict[tuple[int, int], float]
+    completions: dict[tuple[int, int], float]
+    worlds: frozenset[int]
+    warnings: tuple[str, ...]
 
-    def same(self, unit: str, mine: int | None, theirs: int | None) -> int | None:
-        if mine is None or theirs is None:
-            return theirs if mine is None else mine
-        if mine != theirs:
-            self.disputed = unit
-        return mine
+
+def account_rank(rank: int, processes: Iterable[tuple[ProbeStart, Iterable[ProbeLine]]]) -> RankShare:
+    """Account one rank: its processes from first to last, at least one, each with all its lines.
+
+    Raises:
+        MeasurementError: two processes were this rank at once.
+    """
+    account = RankAccount(rank)
+    for start, lines in processes:
+        account.add(start, lines)
+    ledger = account.close()
+    return RankShare(
+        ledger=ledger, kept=columns(account.kept), saves=account.saves, completions=account.completions,
+        worlds=frozenset(account.worlds),
+        warnings=tuple(account.warnings),
+    )  # fmt: skip
 
 
 class Accounts:
@@ -41,28 +56,28 @@ class Accounts:
 
     def __init__(self) -> None:
         self._ranks: list[RankLedger] = []
-        self._steps: defaultdict[int, _Shared] = defaultdict(_Shared)
+        self._frontier = Frontier()
         self._saves: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._completions: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._worlds: set[int] = set()
         self._warnings: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, rank: int, processes: Iterable[tuple[ProbeStart, Iterable[ProbeLine]]]) -> None:
-        """Account one rank: its processes from first to last, at least one, each with all its lines.
+        """One more rank, see `account_rank`."""
+        self.take(account_rank(rank, processes))
 
-        Raises:
-            MeasurementError: two processes were this rank at once.
-        """
-        account = RankAccount(rank)
-        for start, lines in processes:
-            account.add(start, lines)
-        self._ranks.append(account.close())
-        self._worlds |= account.worlds
-        for save, seconds in account.saves.items():
+    def take(self, share: RankShare) -> None:
+        """One more rank, which was accounted elsewhere."""
+        rank = share.ledger
+        self._ranks.append(rank)
+        self._frontier.add(rank.rank, rank.hosts[-1], share.kept)
+        self._worlds |= share.worlds
+        for save, seconds in share.saves.items():
             self._saves[save] = max(self._saves[save], seconds)
-        for warning in account.warnings:
-            self._warnings[warning].append(rank)
-        for step in account.kept:
-            self._share(step)
+        for save, seconds in share.completions.items():
+            self._completions[save] = max(self._completions[save], seconds)
+        for warning in share.warnings:
+            self._warnings[warning].append(rank.rank)
 
     def ledger(self) -> ProbeLedger:
         """What all ranks tell together.
@@ -73,34 +88,28 @@ class Accounts:
         if not self._ranks:
             raise MeasurementError("no rank wrote anything")
         wall = max(rank.wall for rank in self._ranks)
-        steps = [step for _, step in sorted(self._steps.items()) if step.ranks >= min(step.world, len(self._ranks))]
+        steps = self._frontier.steps()
         unit, work, why_not = _work(steps)
-        seconds = [step.seconds for step in steps]
-        step = median(seconds) if steps else None
+        seconds = steps.seconds.tolist()
+        step = median(seconds) if seconds else None
         return ProbeLedger(
             world=max(self._worlds, default=len(self._ranks)),
             wall=wall,
             ranks=tuple(self._ranks),
             restarts=max(len(rank.ends) for rank in self._ranks) - 1,
-            kept=len(steps),
+            kept=len(seconds),
             lost=max(rank.lost for rank in self._ranks),
             unit=unit,
             work=work,
             step=step,
             step_interval=_blocks(seconds),
-            steady=len(steps) * step / wall if step is not None and wall else None,
+            steady=len(seconds) * step / wall if step is not None and wall else None,
             saves=self._saved(),
+            interval=self._interval(step, wall),
+            over_time=over_time(self._frontier.course()),
             unknown=tuple(self._unknown(why_not)),
             warnings=tuple(self._told()),
         )
-
-    def _share(self, step: DoneStep) -> None:
-        shared = self._steps[step.number]
-        shared.ranks += 1
-        shared.world = min(shared.world, step.world or sys.maxsize)
-        shared.seconds = max(shared.seconds, step.seconds)
-        shared.tokens = shared.same("tokens", step.tokens, shared.tokens)
-        shared.sequences = shared.same("sequences", step.sequences, shared.sequences)
 
     def _saved(self) -> ProbeSaves | None:
         if not self._saves:
@@ -108,6 +117,22 @@ class Accounts:
         (_, step), worst = max(self._saves.items(), key=lambda item: item[1])
         seconds = list(self._saves.values())
         return ProbeSaves(count=len(seconds), total=sum(seconds), median=median(seconds), worst=worst, worst_step=step)
+
+    def _interval(self, step: float | None, wall: float) -> str:
+        """What the interval between saves costs, where restarts are taken for failures."""
+        each = sorted(self._saves)
+        between = [later - save for (attempt, save), (again, later) in itertools.pairwise(each) if attempt == again]
+        if not step or not between:
+            return ""
+        restarts = max(len(rank.ends) for rank in self._ranks) - 1
+        lost = max(sum(rank.seconds[state] for state in _RECOVERY) for rank in self._ranks)
+        blocking = median(list(self._saves.values()))
+        cost = Cost(
+            blocking=blocking,
+            completion=max(blocking, median(list(self._completions.values())) if self._completions else 0.0),
+            recovery=lost / restarts if restarts else 0.0,
+        )
+        return interval_told(round(median(between)), cost, step, measured(restarts, wall))
 
     def _unknown(self, why_no_work: str) -> Iterator[str]:
         if why_no_work:
@@ -132,20 +157,19 @@ class Accounts:
             yield f"{whose}: {text}"
 
 
-def _work(steps: Sequence[_Shared]) -> tuple[str, int | None, str]:
+def _work(steps: KeptSteps) -> tuple[str, int | None, str]:
     """The unit, how much of it the steps did, and why that cannot be known."""
-    if not steps:
+    if not len(steps.seconds):
         return "", None, "there is no step that every rank has kept"
-    named = {"tokens": [step.tokens for step in steps], "sequences": [step.sequences for step in steps]}
-    for unit, counts in named.items():
-        known = [count for count in counts if count is not None]
-        if not known:
+    for unit, counts in steps.work.items():
+        known = counts[counts != UNKNOWN]
+        if not len(known):
             continue
-        if any(step.disputed == unit for step in steps):
+        if unit in steps.disputed:
             return unit, None, f"ranks name different {unit} for the same step; each must name those of the whole job"
         if len(known) < len(counts):
             return unit, None, f"{len(counts) - len(known)} of {len(counts)} kept steps name no {unit}"
-        return unit, sum(known), ""
+        return unit, int(known.sum()), ""
     return "", None, "no step names its tokens or sequences, and without work per step nothing is said about speed"
 
 

@@ -36,6 +36,7 @@ class RankAccount:
         self.rank = rank
         self.kept: list[DoneStep] = []
         self.saves: dict[tuple[int, int], float] = {}
+        self.completions: dict[tuple[int, int], float] = {}
         self.worlds: set[int] = set()
         self.warnings: dict[str, None] = {}
         self._lost: list[DoneStep] = []
@@ -76,14 +77,22 @@ class RankAccount:
         _add_up(self._seconds, life.seconds)
         _add_up(self._background, life.background)
         self.saves |= {(len(self._lives), step): seconds for step, seconds in life.saves.items()}
+        self.completions |= {(len(self._lives), step): seconds for step, seconds in life.completions.items()}
         self.worlds |= {start.world} - {0}
         self._lives.append(life)
         self._replay(history)
 
+    def roll_back(self, to: int) -> None:
+        """What was done after step `to` is lost."""
+        while self.kept and self.kept[-1].number > to:
+            self._lost.append(self.kept.pop())
+
     def close(self) -> RankLedger:
         """The whole account, after at least one process."""
         if self._resumed is not None:
-            self._roll_back(self._resumed)
+            self.roll_back(self._resumed)
+        if self._outage is not None:
+            self._charge_outage(self._outage, self._lives[-1], self._lives[-1].last)
         self._seconds["kept"] = sum(step.seconds for step in self.kept)
         self._seconds["lost"] += sum(step.seconds for step in self._lost)
         hooks = sorted(state for state in self._seconds if state.startswith(HOOK))
@@ -120,17 +129,21 @@ class RankAccount:
             )
         self._wall += max(gap, 0.0)
         if self._outage is not None:
-            self._charge_outage(self._outage, before.dead_from, before.last + max(gap, 0.0))
+            self._charge_outage(self._outage, before, before.last + max(gap, 0.0))
             return
         # A process that was killed wrote nothing of the spans that were open.
         self._seconds["outage"] += max(gap, 0.0) + (0.0 if before.end else before.unclosed)
 
-    def _charge_outage(self, outage: Outage, dead_from: float, begun: float) -> None:
-        struck = min(max(outage.struck, dead_from), begun)
+    def _charge_outage(self, outage: Outage, life: Life, begun: float) -> None:
+        """From the work in flight, which is lost, to when the next process began, seconds of the clock of `life`."""
+        struck = min(max(outage.struck, life.dead_from), begun)
         known = min(max(outage.known, struck), begun)
-        self._seconds["lost"] += struck - dead_from  # work in flight
-        self._seconds["detection"] += known - struck
-        self._seconds["restart"] += begun - known
+        told = life.told
+        for state, since, until in (
+            ("lost", life.dead_from, struck), ("detection", struck, known), ("restart", known, begun),
+        ):  # fmt: skip
+            self._seconds[state] += max(until - since - told, 0.0)
+            told = max(told - (until - since), 0.0)
 
     def _replay(self, history: Sequence[DoneStep | Resumed]) -> None:
         """Take the steps in the order they were done. One that comes again makes lost what it and later ones were.
@@ -142,12 +155,8 @@ class RankAccount:
                 self._resumed = event.number
             else:
                 self._resumed = None
-                self._roll_back(event.number - 1)
+                self.roll_back(event.number - 1)
                 self.kept.append(event)
-
-    def _roll_back(self, to: int) -> None:
-        while self.kept and self.kept[-1].number > to:
-            self._lost.append(self.kept.pop())
 
     def _warn(self, text: str) -> None:
         self.warnings[text] = None

@@ -55,10 +55,10 @@ def _judge_rung(rung: Climbed, fastest: Climbed | None, load: Load | None) -> It
 
 def _judge_times(rung: Climbed, point: Point, load: Load | None) -> Iterator[Judgement]:
     tokens, seconds = point.runs[0].ranks[0].tokens_per_step, point.step_times
-    for quantity, unit, samples in (
-        ("step_time", units.SECONDS, seconds),
-        ("throughput", units.TOKEN_RATE, tuple(tokens / each for each in seconds)),
-    ):
+    figures = [("step_time", units.SECONDS, seconds)]
+    if tokens:
+        figures.append(("throughput", units.TOKEN_RATE, tuple(tokens / each for each in seconds)))
+    for quantity, unit, samples in figures:
         yield judge_quantity(
             Case(
                 quantity=quantity, label=rung.name, value=median(samples), unit=unit,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.judgement import Case, applicable, check_ranks, judge_each, rank_name
+from pytest_clusterqual.judge.judgement import Case, applicable, check_ranks, judge_each, judge_missing, rank_name
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
-from pytest_clusterqual.model.record import Finding, Interval, Judgement
-from pytest_clusterqual.model.requirement import Requirement
+from pytest_clusterqual.model.record import Finding, Interval, Judgement, Verdict
+from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 
 IMBALANCE = 1.05  # above the median of the other ranks
 GROWTH = 1.02  # from one step to the next; a buffer that gloo lets go of a moment later makes about 1 % of a small job
@@ -27,11 +28,29 @@ def judge_memory(m: MemoryMeasurement, requirements: Iterable[Requirement]) -> t
         MeasurementError: a rank, a step, a peak or a finite loss is missing.
     """
     requirements = tuple(requirements)
-    return tuple(
-        judgement
-        for case in figures(m)
-        for judgement in judge_each(case, applicable(requirements, "memory", case.quantity, m.conditions))
-    )
+    if m.out_of_memory:
+        return tuple(_out_of_memory(m, requirements))
+    _check(m)
+    required = {
+        quantity: applicable(requirements, "memory", quantity, m.conditions) for quantity in QUANTITIES["memory"]
+    }
+    peak = judge_each(_peak(m, ""), required["peak"])
+    if m.unknown and any(not r.device_used for r in m.ranks):
+        why = "what lies on the device beside torch's own memory is not known of this job"
+        missing = required["headroom"] or (None,)
+        return (*peak, *(judge_missing("headroom", "", units.RATIO, why, each) for each in missing))
+    return (*peak, *judge_each(_headroom(m, ""), required["headroom"]))
+
+
+def _out_of_memory(m: MemoryMeasurement, requirements: Sequence[Requirement]) -> Iterator[Judgement]:
+    """The job does not fit, whatever is required of its peak."""
+    for quantity, unit in QUANTITIES["memory"].items():
+        required = applicable(requirements, "memory", quantity, m.conditions)
+        for requirement in required or ((None,) if quantity == "peak" else ()):
+            yield replace(
+                judge_missing(quantity, "", unit, m.out_of_memory, requirement),
+                verdict=Verdict.FAIL, reason=f"the job ran out of memory: {m.out_of_memory}",
+            )  # fmt: skip
 
 
 def figures(m: MemoryMeasurement, label: str = "") -> tuple[Case, Case]:
@@ -48,7 +67,7 @@ def _check(m: MemoryMeasurement) -> None:
     check_ranks(m.conditions, [r.rank for r in m.ranks], "memory")
     for r in m.ranks:
         where = f"memory: rank {r.rank}"
-        if not r.step_peaks or not r.losses:
+        if not r.step_peaks or not (r.losses or m.unknown):
             raise MeasurementError(f"{where} did no step: {len(r.step_peaks)} peaks and {len(r.losses)} losses")
         if len(r.step_peaks) != len(m.ranks[0].step_peaks):
             raise MeasurementError(
@@ -57,7 +76,8 @@ def _check(m: MemoryMeasurement) -> None:
         for number, loss in enumerate(r.losses, 1):
             if not math.isfinite(loss):
                 raise MeasurementError(f"{where}: the loss of step {number} is {loss}; the job does not train")
-        if min(r.step_peaks) <= 0 or r.device_used <= 0 or r.limit <= 0:
+        used = r.device_used > 0 or (m.unknown and r.device_used == 0)
+        if min(r.step_peaks) <= 0 or not used or r.limit <= 0:
             raise MeasurementError(
                 f"{where}: got peaks from {min(r.step_peaks)} B and {r.device_used} B used of {r.limit} B, "
                 f"want all above 0"
@@ -71,6 +91,8 @@ def _peak(m: MemoryMeasurement, label: str) -> Case:
     step = fullest.step_peaks.index(int(peak)) + 1
     each = (finding for r in m.ranks for look in (_growth, _fragmentation) for finding in look(m.conditions, r))
     findings = (*_imbalance(m.conditions, per_rank), *each)
+    at = f", step {step}" if len(fullest.step_peaks) > 1 else ""
+    untold = f"; not known: {', '.join(m.unknown)}" if m.unknown else ""
     reserved = f"; {units.show(max(fullest.reserved_peaks), units.BYTES)} reserved" if fullest.reserved_peaks else ""
     return Case(
         quantity="peak",
@@ -86,7 +108,7 @@ def _peak(m: MemoryMeasurement, label: str) -> Case:
         if sum(fullest.parts.values()) == peak
         else {},
         findings=findings,
-        note=f"{rank_name(m.conditions, fullest.rank)}, step {step}{reserved}; counted: {fullest.counted}",
+        note=f"{rank_name(m.conditions, fullest.rank)}{at}{reserved}; counted: {fullest.counted}{untold}",
     )
 
 

@@ -120,7 +120,7 @@ def operations(workload: Workload, layout: Layout) -> float:
     Six for each parameter of a matrix and token, twelve x hidden x sequence a layer for attention, as in
     Chowdhery et al., PaLM, 2022, arXiv:2204.02311, appendix B; a repeated forward is two sixths more of the layers.
     """
-    model = workload.model
+    model = workload.shape
     layers = 6.0 * _matrices(model) + 12 * model.layers * model.hidden * workload.sequence_length
     again = 8 / 6 if layout.activation_checkpointing == "full" else 1.0
     return workload.tokens_per_step * (again * layers + 6 * model.vocab * model.hidden)

@@ -52,7 +52,11 @@ def another_job(point: Point, workload: Workload | None) -> str:
         "global batch": (point.global_batch, workload.global_batch),
         "sequence length": (point.sequence_length, workload.sequence_length),
     }
-    found = [f"{what} {wanted}, the table {got}" for what, (got, wanted) in told.items() if got not in (None, wanted)]
+    found = [
+        f"{what} {wanted}, the table {got}"
+        for what, (got, wanted) in told.items()
+        if wanted and got not in (None, wanted)
+    ]
     return f"the project file is of another job: it has {'; '.join(found)}" if found else ""
 
 

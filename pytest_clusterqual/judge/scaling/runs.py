@@ -11,7 +11,7 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.judgement import check_ranks
 from pytest_clusterqual.judge.scaling.layout import ideal_bubble
 from pytest_clusterqual.judge.statistics import median, slowest, steady_start
-from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
+from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun, Unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +32,11 @@ class Point:
     @property
     def label(self) -> str:
         return nodes_text(self.nodes)
+
+    @property
+    def unknown(self) -> frozenset[Unknown]:
+        """What could not be had of some run."""
+        return frozenset(what for run in self.runs for rank in run.ranks for what in rank.unknown)
 
     @property
     def note(self) -> str:
@@ -74,7 +79,10 @@ def points_of(m: ScalingMeasurement) -> list[Point]:
             nodes=nodes,
             runs=tuple(runs),
             step_times=tuple(_typical(run, [rank.step_seconds for rank in run.ranks]) for run in runs),
-            data_times=tuple(_typical(run, [rank.data_seconds for rank in run.ranks]) for run in runs),
+            data_times=tuple(
+                _typical(run, [rank.data_seconds or (0.0,) * len(rank.step_seconds) for rank in run.ranks])
+                for run in runs
+            ),
             bubbles=tuple(map(_bubble, runs)),
             work_times=tuple(max(rank.work_seconds for rank in run.ranks) for run in runs),
         )
@@ -103,7 +111,8 @@ def between_launches(figures: Sequence[float], launches: Sequence[int]) -> float
 
 
 def _check(run: ScalingRun, where: str) -> None:
-    check_ranks(run.conditions, [rank.rank for rank in run.ranks], where)
+    if not run.ranks or "ranks" not in run.ranks[0].unknown:
+        check_ranks(run.conditions, [rank.rank for rank in run.ranks], where)
     first = run.ranks[0]
     if run.conditions.ranks != run.conditions.nodes * run.conditions.nproc_per_node:
         raise MeasurementError(
@@ -116,21 +125,29 @@ def _check(run: ScalingRun, where: str) -> None:
                 f"{where}: rank {rank.rank} has {shape[0]} steps, {shape[1]} losses and {shape[2]} tokens per step, "
                 f"rank {first.rank} {_shape(first)[0]}, {_shape(first)[1]} and {_shape(first)[2]}"
             )
-        if not all(shape):
+        if not _is_whole(rank):
             raise MeasurementError(
                 f"{where}: rank {rank.rank} has {shape[0]} steps, {shape[1]} losses and {shape[2]} tokens per step"
             )
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in (*rank.step_seconds, rank.work_seconds)):
             raise MeasurementError(f"{where}: rank {rank.rank} has a time that is not above 0")
-        if len(rank.data_seconds) != shape[0] or not all(0 <= seconds < math.inf for seconds in rank.data_seconds):
+        data = rank.data_seconds
+        if "data" not in rank.unknown and (len(data) != shape[0] or not all(0 <= each < math.inf for each in data)):
             raise MeasurementError(f"{where}: rank {rank.rank} has no time spent on data for each of its steps")
         for number, loss in enumerate(rank.losses, 1):
             if not math.isfinite(loss):
                 raise MeasurementError(f"{where}: the loss of step {number} is {loss} on rank {rank.rank}")
 
 
-def _shape(rank: RankTraining) -> tuple[int, int, int]:
-    return len(rank.step_seconds), len(rank.losses), rank.tokens_per_step
+def _shape(rank: RankTraining) -> tuple[int, int, int, int]:
+    return len(rank.step_seconds), len(rank.losses), rank.tokens_per_step, rank.sequences_per_step
+
+
+def _is_whole(rank: RankTraining) -> bool:
+    """Everything is there that is not said to be unknown."""
+    losses = bool(rank.losses) or "losses" in rank.unknown
+    work = bool(rank.tokens_per_step or rank.sequences_per_step) or "work" in rank.unknown
+    return bool(rank.step_seconds) and losses and work
 
 
 def _steady(run: ScalingRun) -> int:

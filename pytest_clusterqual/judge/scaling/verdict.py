@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
@@ -19,6 +19,8 @@ from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 
 SAME_LOSS = 1e-3  # relative
 RATIOS = ("speedup", "efficiency")
+NO_WORK = "neither tokens nor sequences of a step are known, and without work per step nothing is said about speed"
+NO_TOKENS = "it is not known how many tokens a step has"
 
 
 def judge_scaling(
@@ -44,10 +46,10 @@ def judge_scaling(
     judgements: list[Judgement] = []
     for point in points:
         judgements += _judge_times(m, point, requirements, target)
-        if any(differences.values()):
+        if any(differences.values()) and point.runs[0].ranks[0].tokens_per_step:
             judgements += judge_each(_normalized(m, point), ())
         judgements += _judge_layout(m, point, requirements)
-        same = point is not base and not differences[point.nodes]
+        same = point is not base and not differences[point.nodes] and "work" not in base.unknown | point.unknown
         judgements += judge_waterfall(m, base if same else None, point, requirements, load=_load(m, point))
         if point is base:
             judgements += _ratios_of_baseline(m, point, requirements)
@@ -67,10 +69,13 @@ def different_regime(a: ScalingRun, b: ScalingRun) -> list[str]:
     pairs += [(f"version of {name}", old.get(name), new.get(name)) for name in sorted({**old, **new})]
     pairs += [
         ("tokens per step", a.ranks[0].tokens_per_step, b.ranks[0].tokens_per_step),
+        ("sequences per step", a.ranks[0].sequences_per_step, b.ranks[0].sequences_per_step),
         ("number of steps", len(a.ranks[0].step_seconds), len(b.ranks[0].step_seconds)),
         ("data", _data(a), _data(b)),
     ]
     differences = [f"{what}: {one} on {names[0]}, {two} on {names[1]}" for what, one, two in pairs if one != two]
+    if any("inside" in rank.unknown for run in (a, b) for rank in run.ranks):
+        return differences  # dropout and the order of its data may depend on the ranks, and its losses with them
     return differences or _different_losses(a, b, names)
 
 
@@ -97,13 +102,12 @@ def _judge_times(
     m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement], target: Target | None
 ) -> list[Judgement]:
     tokens = point.runs[0].ranks[0].tokens_per_step
-    figures = {
-        "step_time": point.step_times,
-        "throughput": tuple(tokens / seconds for seconds in point.step_times),
-        "time_to_fixed_work": point.work_times,
-    }
+    figures = {"step_time": point.step_times}
+    if tokens:
+        figures["throughput"] = tuple(tokens / seconds for seconds in point.step_times)
+    figures["time_to_fixed_work"] = point.work_times
     beside = dict.fromkeys(figures, point.note)
-    if target:
+    if target and tokens:
         figures["time_to_train"] = tuple(target.tokens / tokens * seconds for seconds in point.step_times)
         beside["time_to_train"] = f"{target.tokens:.3g} tokens in steps like these, without checkpoints and failures"
         beside["time_to_train"] += f"; the file's target is {units.show(target.time, units.SECONDS)}"
@@ -116,14 +120,33 @@ def _judge_times(
                 quantity, point, value=median(samples), interval=median_interval(samples), samples=samples,
                 load=_load(m, point), note=beside[quantity], per_rank=steps if quantity == "step_time" else {},
             ),
-            applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes),
+            () if "work" in point.unknown else _asked(m, point, quantity, requirements),
         )
     ]  # fmt: skip
+    return judgements + list(_not_concluded(m, point, requirements, target))
+
+
+def _not_concluded(
+    m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement], target: Target | None
+) -> Iterator[Judgement]:
+    """What is required of the times of a point, and cannot be told."""
+    missing: dict[str, str] = {}
+    if not point.runs[0].ranks[0].tokens_per_step:
+        missing |= dict.fromkeys(("throughput", "time_to_train"), NO_TOKENS)
+    if "work" in point.unknown:
+        missing |= dict.fromkeys(("step_time", "time_to_fixed_work", "throughput", "time_to_train"), NO_WORK)
     if target is None:
-        why = "the file has no target.tokens"
-        required = applicable(requirements, "scaling", "time_to_train", m.conditions, nodes=point.nodes)
-        judgements += [judge_missing("time_to_train", point.label, units.SECONDS, why, each) for each in required]
-    return judgements
+        missing["time_to_train"] = "the file has no target.tokens"
+    for quantity, why in missing.items():
+        shown = (None,) if quantity == "throughput" else ()
+        for each in _asked(m, point, quantity, requirements) or shown:
+            yield judge_missing(quantity, point.label, QUANTITIES["scaling"][quantity], why, each)
+
+
+def _asked(
+    m: ScalingMeasurement, point: Point, quantity: str, requirements: Sequence[Requirement]
+) -> tuple[Requirement, ...]:
+    return applicable(requirements, "scaling", quantity, m.conditions, nodes=point.nodes)
 
 
 def _normalized(m: ScalingMeasurement, point: Point) -> Case:
@@ -169,8 +192,10 @@ def _judge_ratios(
     requirements: Sequence[Requirement],
 ) -> list[Judgement]:
     required = {q: applicable(requirements, "scaling", q, m.conditions, nodes=point.nodes) for q in RATIOS}
-    if differences:
-        why = f"{base.label} and {point.label} did not do the same job ({'; '.join(differences)})"
+    why = f"{base.label} and {point.label} did not do the same job ({'; '.join(differences)})" if differences else ""
+    if "work" in base.unknown | point.unknown:
+        why = NO_WORK
+    if why:
         return [
             judge_missing(quantity, point.label, QUANTITIES["scaling"][quantity], why, requirement)
             for quantity in RATIOS

@@ -42,7 +42,7 @@ def judge_waterfall(
         judgements += _not_apart(m, point, requirements)
     else:
         judgements += _shares(m, point, apart, requirements, load)
-    if base is not None and (apart or m.not_apart):
+    if base is not None and (apart or m.not_apart) and "inside" not in base.unknown | point.unknown:
         judgements += judge_each(_lost_time(m, base, point, apart, load), ())
     return judgements
 
@@ -51,6 +51,10 @@ def _data_stall(
     m: ScalingMeasurement, point: Point, requirements: Sequence[Requirement], load: Load | None
 ) -> tuple[Judgement, ...]:
     """All steps count, not the typical one: what stalls now and then stalls all the same."""
+    required = applicable(requirements, "scaling", "data_stall", m.conditions, nodes=point.nodes)
+    if "data" in point.unknown:
+        why = "what this job tells of itself does not say when it waited for data"
+        return tuple(judge_missing("data_stall", point.label, units.RATIO, why, each) for each in required or (None,))
     shares = tuple(map(_stalled, point.runs))
     steps = point.per_rank(lambda rank: rank.step_seconds)
     ranks = {str(r): data / steps[r] for r, data in point.per_rank(lambda rank: rank.data_seconds).items()}
@@ -59,7 +63,7 @@ def _data_stall(
         interval=median_interval(shares), timing=True, load=load, samples=shares, counted="runs", per_rank=ranks,
         note="the rank that waits longest for its data in each step",
     )  # fmt: skip
-    return judge_each(case, applicable(requirements, "scaling", "data_stall", m.conditions, nodes=point.nodes))
+    return judge_each(case, required)
 
 
 def _stalled(run: ScalingRun) -> float:

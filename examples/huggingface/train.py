@@ -1,0 +1,120 @@
+"""Hugging Face's Trainer on a small Llama, made on the spot, that learns Python's own standard library.
+
+`ProbedTrainer` and `Watch` are all that is there for Clusterqual; they fit any script that has a Trainer.
+
+    torchrun --nproc-per-node 2 train.py --folder run
+"""
+
+import argparse
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from pytest_clusterqual.probe import Probe
+
+LENGTH, BATCH, MICROBATCH = 128, 32, 8  # tokens of a sequence; sequences of a step over all ranks, and of a forward
+
+probe = Probe()
+
+
+class Watch(TrainerCallback):
+    """Tells the probe what the Trainer does: a step, then what follows it, each until the event that ends it."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+        self.open = ExitStack()
+
+    def loads(self):
+        self.open.enter_context(probe.checkpoint("load"))
+
+    def on_train_begin(self, args, state, control, **_):
+        self.go_on(args, state, control)
+        probe.resumed(state.global_step)
+
+    def on_step_end(self, args, state, control, **_):
+        if not control.should_log:  # else the step lasts until its loss is read
+            self.go_on(args, state, control)
+
+    def on_log(self, args, state, control, logs, **_):
+        self.go_on(args, state, control)
+        if "loss" in logs:
+            probe.loss(logs["loss"])
+
+    def go_on(self, args, state, control, **_):
+        self.open.close()
+        if control.should_evaluate:
+            self.open.enter_context(probe.hook("evaluation"))
+        elif control.should_save:
+            self.open.enter_context(probe.checkpoint())
+        elif not control.should_training_stop:
+            self.open.enter_context(probe.step(state.global_step + 1, tokens=self.tokens))
+
+    on_evaluate = on_save = go_on
+
+    def on_train_end(self, args, state, control, **_):
+        self.open.close()
+        probe.done()
+
+
+class ProbedTrainer(Trainer):
+    """Tells waiting for data from the rest of a step."""
+
+    def get_batch_samples(self, epoch_iterator, *args, **kwargs):
+        return super().get_batch_samples(iter(probe.batches(epoch_iterator)), *args, **kwargs)
+
+
+class Text(Dataset):
+    """Sample `i` is a piece of the text, also as its own labels: the model shifts them by itself."""
+
+    def __init__(self):
+        files = sorted(Path(os.__file__).parent.glob("*.py"))
+        self.text = torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
+
+    def __len__(self):
+        return len(self.text) // LENGTH
+
+    def __getitem__(self, i):
+        piece = self.text[i * LENGTH : (i + 1) * LENGTH].long()
+        return {"input_ids": piece, "labels": piece}
+
+
+def last_complete(folder):
+    """The checkpoint to go on from, or None. A kill while one is saved leaves it without its state, written last."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoints")
+    options.add_argument("--steps", type=int, default=40)
+    options.add_argument("--save-every", type=int, default=10)
+    options = options.parse_args()
+
+    arguments = TrainingArguments(
+        output_dir=str(options.folder), max_steps=options.steps, per_device_train_batch_size=MICROBATCH,
+        gradient_accumulation_steps=BATCH // (MICROBATCH * int(os.environ["WORLD_SIZE"])),
+        learning_rate=1e-3, seed=1, logging_steps=1, eval_strategy="steps", eval_steps=options.steps // 2,
+        save_steps=options.save_every, save_total_limit=2, report_to="none", dataloader_pin_memory=False,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=256, hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=LENGTH,
+    ))  # fmt: skip
+    text = Text()
+    watch = Watch(tokens=BATCH * LENGTH)
+    trainer = ProbedTrainer(
+        model, arguments, train_dataset=text, eval_dataset=[text[i] for i in range(16)], callbacks=[watch]
+    )
+    if saved := last_complete(options.folder):
+        watch.loads()
+    trainer.train(resume_from_checkpoint=saved and str(saved))
+
+
+if __name__ == "__main__":
+    main()

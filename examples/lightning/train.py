@@ -1,0 +1,137 @@
+"""Lightning's Trainer on a small recurrent network that learns Python's own standard library, byte after byte.
+
+`ProbedTrainer`, `Watch` and `probe.batches` are all that is there for Clusterqual.
+
+    torchrun --nproc-per-node 2 train.py --folder run
+"""
+
+import argparse
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from pytest_clusterqual.probe import Probe
+
+LENGTH, BATCH, MICROBATCH = 128, 32, 8  # tokens of a sequence; sequences of a step over all ranks, and of a forward
+
+probe = Probe()
+
+
+class Watch(Callback):
+    """Tells the probe what the Trainer does: a step goes until the next one, less data, evaluation, saves inside it."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+        self.outer, self.inner = ExitStack(), ExitStack()
+        self.losses = []
+
+    def setup(self, trainer, module, stage):
+        if trainer.ckpt_path:
+            self.outer.enter_context(probe.checkpoint("load"))
+
+    def on_train_start(self, trainer, module):
+        self.outer.close()
+        probe.resumed(trainer.global_step)
+        self.begin_step(trainer)
+
+    def begin_step(self, trainer):
+        self.outer.enter_context(probe.step(trainer.global_step + 1, tokens=self.tokens))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(float(outputs["loss"]))
+        if len(self.losses) == trainer.accumulate_grad_batches:
+            self.outer.close()
+            probe.loss(sum(self.losses) / len(self.losses))
+            self.losses.clear()
+            self.begin_step(trainer)
+
+    def on_validation_start(self, trainer, module):
+        self.inner.enter_context(probe.hook("evaluation"))
+
+    def on_validation_end(self, trainer, module):
+        self.inner.close()
+
+    def on_train_end(self, trainer, module):
+        probe.done()
+
+
+class ProbedTrainer(Trainer):
+    """Tells saving from the rest of the time between two steps."""
+
+    def save_checkpoint(self, *args, **kwargs):
+        with probe.checkpoint():
+            super().save_checkpoint(*args, **kwargs)
+
+
+class Text(Dataset):
+    """Sample `i` is a piece of the text, and at each place the byte that follows."""
+
+    def __init__(self):
+        files = sorted(Path(os.__file__).parent.glob("*.py"))
+        self.text = torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
+
+    def __getitem__(self, i):
+        at = i * LENGTH % (len(self.text) - LENGTH)
+        piece = self.text[at : at + LENGTH + 1].long()
+        return piece[:-1], piece[1:]
+
+
+class Reader(LightningModule):
+    def __init__(self, width=256):
+        super().__init__()
+        self.bytes = nn.Embedding(256, width)
+        self.layers = nn.GRU(width, width, num_layers=2, batch_first=True)
+        self.guess = nn.Linear(width, 256)
+        self.text = Text()
+
+    def training_step(self, batch, batch_idx):
+        text, following = batch
+        read, _ = self.layers(self.bytes(text))
+        return nn.functional.cross_entropy(self.guess(read).flatten(0, 1), following.flatten())
+
+    def validation_step(self, batch, batch_idx):
+        self.log("validation", self.training_step(batch, batch_idx), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    def train_dataloader(self):
+        """Each step has the same samples on any world, and a resumed run goes on with those it has not seen."""
+        trainer = self.trainer
+        first, last = trainer.global_step * BATCH + trainer.global_rank, 10**9
+        return probe.batches(DataLoader(self.text, MICROBATCH, sampler=range(first, last, trainer.world_size)))
+
+    def val_dataloader(self):
+        return DataLoader(self.text, MICROBATCH, sampler=range(16))
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoint")
+    options.add_argument("--steps", type=int, default=40)
+    options.add_argument("--save-every", type=int, default=10)
+    options = options.parse_args()
+
+    world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    accumulation = BATCH // (MICROBATCH * world)
+    torch.manual_seed(1)
+    saving = ModelCheckpoint(
+        options.folder, "last", every_n_train_steps=options.save_every, enable_version_counter=False
+    )
+    trainer = ProbedTrainer(
+        devices=local, num_nodes=world // local, max_steps=options.steps, accumulate_grad_batches=accumulation,
+        callbacks=[Watch(tokens=BATCH * LENGTH), saving], logger=False, num_sanity_val_steps=0,
+        val_check_interval=accumulation * options.steps // 2, check_val_every_n_epoch=None,
+        use_distributed_sampler=False,
+    )  # fmt: skip
+    trainer.fit(Reader(), ckpt_path="last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Folders of checkpoints: one a step, complete or not used at all.
+
+A step's folder counts as complete when torch's own metadata and one marker of every rank are in
+it. Whatever a killed run left half done is therefore never loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+KEEP = 2
+METADATA = ".metadata"
+_STEP_FOLDER = re.compile(r"step-(\d{8,})")
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` lies."""
+    return folder / f"step-{step:08d}"
+
+
+def write_marker(place: Path, rank: int, world_size: int) -> None:
+    """Say durably that this rank's part of the checkpoint in `place` is written."""
+    path = place / f"rank-{rank:05d}.done"
+    unfinished = path.with_suffix(".tmp")
+    with unfinished.open("w") as file:
+        json.dump({"world_size": world_size}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    directory = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def part_size(place: Path, rank: int) -> int:
+    """Bytes that this rank has written of the checkpoint in `place`, metadata aside."""
+    return sum(path.stat().st_size for path in place.glob(f"__{rank}_*.distcp"))
+
+
+def latest_complete(folder: Path) -> tuple[Path, int] | None:
+    """The newest complete checkpoint and its step, of however many ranks."""
+    steps = complete_steps(folder)
+    return (step_folder(folder, steps[-1]), steps[-1]) if steps else None
+
+
+def complete_steps(folder: Path) -> list[int]:
+    """Steps of all complete checkpoints, in order."""
+    return [step for step, place in _step_folders(folder) if _is_complete(place)]
+
+
+def remove_torn(folder: Path) -> None:
+    """Delete checkpoints that a killed run left half done, so that no old part mixes with a new one."""
+    for _step, place in _step_folders(folder):
+        if not _is_complete(place):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def prune(folder: Path) -> None:
+    """Delete all complete checkpoints but the last `KEEP`."""
+    for step in complete_steps(folder)[:-KEEP]:
+        shutil.rmtree(step_folder(folder, step), ignore_errors=True)
+
+
+def _step_folders(folder: Path) -> list[tuple[int, Path]]:
+    if not folder.is_dir():
+        return []
+    found = [(match, place) for place in folder.iterdir() if (match := _STEP_FOLDER.fullmatch(place.name))]
+    return sorted((int(match[1]), place) for match, place in found)
+
+
+def _is_complete(place: Path) -> bool:
+    """Each marker tells of how many ranks the checkpoint is: as many must be there."""
+    sizes = []
+    for marker in place.glob("rank-*.done"):
+        try:
+            sizes.append(json.loads(marker.read_text())["world_size"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+    return bool(sizes) and sizes == [len(sizes)] * len(sizes) and (place / METADATA).is_file()

@@ -1,0 +1,42 @@
+"""The page of a run folder, at the end of a run and by `clusterqual report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_clusterqual import lines
+from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.report.html import Told, html_report
+from pytest_clusterqual.report.plots import FAILURES, Plot
+
+if TYPE_CHECKING:
+    from pytest_clusterqual.model.decision import Decision
+    from pytest_clusterqual.runs import RunFolder
+
+PAGE = "report.html"  # in the run folder, where nobody names another place
+
+
+def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: str, decision: Decision | None) -> None:
+    """Write the page, whole or not at all; `note` says which plots are missing.
+
+    Raises:
+        RunFolderError: it could not be made or written.
+    """
+    records, tests = folder.records(), folder.tests
+    tested = {record.test for record in records}
+    told = Told(
+        run=folder.run, simulated=folder.simulated, environment=folder.environment, records=records,
+        decision=decision, plots=plots, note=note,
+        left_out={test: selected.inapplicable for test, selected in tests.items() if selected.inapplicable},
+        missing=[test for test, selected in tests.items() if test not in tested and not selected.inapplicable],
+    )  # fmt: skip
+    try:
+        page = html_report(told).encode()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines.replace(path, page)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written: {error.strerror}; name another place for it") from error
+    except FAILURES as error:  # a page that cannot be made must not take the end of a run with it
+        raise RunFolderError(f"{path}: could not be made: {type(error).__name__}: {error}") from error

@@ -1,0 +1,81 @@
+"""The example scripts, and runs of them under torchrun as a user starts them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from pytest_clusterqual.read.probe import probe_files, probe_lines
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TRAINERS = {"plain": "torch", "huggingface": "transformers", "lightning": "lightning"}  # example -> what it imports
+STEPS, SAVE_EVERY, TOKENS = 16, 8, 32 * 128
+
+
+def skip_without_trainer(example: str) -> None:
+    """Skip the test where the trainer of an example is not installed."""
+    if importlib.util.find_spec(TRAINERS[example]) is None:
+        pytest.skip(f"{TRAINERS[example]} is not installed, want: pip install 'pytest-clusterqual[examples]'")
+
+
+def torchrun(example: str, folder: Path, *, ranks: int, restarts: int = 0) -> subprocess.Popen[bytes]:
+    """Start a script; it finds its checkpoints in `folder`, and its probes write to `folder`/probe."""
+    folder.mkdir()
+    words = [
+        "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
+        str(EXAMPLES / example / "train.py"),
+        "--folder", str(folder / "own"), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY),
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CLUSTERQUAL_", "TORCHELASTIC_"))}
+    # What torchrun's restarts need on gloo: without it the second attempt meets the keys of the first.
+    environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=folder, stdout=output, stderr=subprocess.STDOUT,
+            env={**environment, "CLUSTERQUAL_PROBE": str(folder / "probe")}, start_new_session=True,
+        )  # fmt: skip
+
+
+def end(process: subprocess.Popen[bytes], folder: Path, within: float = 180) -> None:
+    """Wait until it has ended well."""
+    try:
+        process.wait(within)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, (folder / "output").read_text()
+
+
+def kill_in_step(process: subprocess.Popen[bytes], folder: Path, *, rank: int, after: int) -> None:
+    """SIGKILL a rank as soon as its probe has written step `after`."""
+    file, done = folder / "probe" / f"rank{rank}-attempt0.jsonl", f'"step":{after},"tokens"'
+    while not (file.exists() and done in file.read_text()):
+        assert process.poll() is None, (folder / "output").read_text()
+        time.sleep(0.002)
+    os.kill(json.loads(file.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+
+
+def losses(folder: Path) -> list[dict[int, float]]:
+    """Of each attempt the loss of every step that all ranks told, as the mean over them."""
+    told: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    files = probe_files(folder / "probe", pytest.fail)
+    for processes in files.values():
+        for process in processes:
+            for line in probe_lines(process, lambda _torn: None):
+                if line.what == "loss" and line.value is not None:
+                    told[process.start.attempt, line.step].append(line.value)
+    attempts = range(max(attempt for attempt, _ in told) + 1)
+    return [
+        {step: sum(each) / len(each) for (of, step), each in told.items() if of == attempt and len(each) == len(files)}
+        for attempt in attempts
+    ]

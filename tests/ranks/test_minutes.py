@@ -1,0 +1,31 @@
+"""A full run that goes on for some time: all ranks end after the same step, and nobody knew it before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_full_run import lines, losses, plan, trained
+
+SECONDS = 1.5
+
+
+@pytest.mark.slow
+def test_all_ranks_end_after_the_same_step_when_rank_0_says_so(tmp_path: Path) -> None:
+    ranks = trained(tmp_path, plan(tmp_path, "minutes", steps=1, seconds=SECONDS))
+    done = [[line for _, line in lines(rank, "step")] for rank in ranks]
+    assert [line.step for line in done[0]] == [line.step for line in done[1]] == list(range(1, len(done[0]) + 1))
+    assert len(done[0]) > 1
+    assert done[0][-1].at + done[0][-1].seconds - done[0][0].at >= SECONDS
+    assert done[0][-1].at - done[0][0].at < SECONDS, "the step that was over when time was is the last one"
+    assert losses(ranks[0]) == losses(ranks[1])
+    assert list(losses(ranks[0])) == [line.step for line in done[0]]
+
+
+@pytest.mark.slow
+def test_every_step_marks_the_end_of_its_forward_pass(tmp_path: Path) -> None:
+    for rank in trained(tmp_path, plan(tmp_path, "marks")):
+        marks = [line for _, line in lines(rank, "stage")]
+        steps = [line for _, line in lines(rank, "step")]
+        assert [(mark.name, mark.step) for mark in marks] == [("forward", step.step) for step in steps]
+        assert all(s.at < mark.at < s.at + s.seconds for mark, s in zip(marks, steps, strict=True))
