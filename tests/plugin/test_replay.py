@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
-from sites import SMALL, Site
+from sites import Run, Site, make_site
 
 pytestmark = pytest.mark.slow
 
@@ -17,43 +19,67 @@ def test_own(cluster):
 """
 
 
-@pytest.fixture
-def recorded(site: Site) -> Site:
-    """A site whose run of memory and scaling is recorded, without its data and jobs."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site whose run of memory is recorded."""
+    site = make_site(tmp_path_factory.mktemp("recorded"))
     site.configure({"fabric": None, "full_run": None})
-    first = site.run("-k", "memory or scaling", "--qual-run-dir=first")
+    first = site.run("-k", "memory", "--qual-run-dir=first")
     assert first.code == 0, first.out
     return site
 
 
-def test_a_replay_comes_to_the_same_verdicts_and_starts_nothing(recorded: Site) -> None:
-    (recorded.path / "test_own.py").write_text(OWN)
-    again = recorded.run("-k", "memory or scaling or own", "--qual-replay=first", nodes=None)
+@pytest.fixture
+def site(recorded: Site, tmp_path: Path) -> Site:
+    """The recorded run, on a machine of its own."""
+    shutil.copytree(recorded.path, tmp_path, dirs_exist_ok=True)
+    return Site(tmp_path)
+
+
+def replayed(site: Site, tests: str, *options: str) -> Run:
+    return site.run("-k", tests, "--qual-keep-going", "--qual-replay=first", *options, nodes=None)
+
+
+def test_a_replay_comes_to_the_same_verdicts_and_starts_nothing(site: Site) -> None:
+    (site.path / "test_own.py").write_text(OWN)
+    again = replayed(site, "memory or own", "-rs")
     assert again.code == 0, again.out
-    before = [json.loads(line) for line in (recorded.path / "first" / "records.jsonl").read_text().splitlines()]
-    kept = [(record["test"], record["judgement"]) for record in before]
-    assert [(record["test"], record["judgement"]) for record in again.records] == kept
+    assert "a replay has no nodes" in again.out
+    before = [json.loads(line) for line in (site.path / "first" / "records.jsonl").read_text().splitlines()]
+    assert [(record["test"], record["judgement"]) for record in again.records] == [
+        (record["test"], record["judgement"]) for record in before
+    ]
     environment = json.loads((again.folder / "environment.json").read_text())
     assert environment["replay_of"] == "first"
+    assert environment["versions"] == before[0]["conditions"]["versions"]
     assert not list((again.folder / "ranks").iterdir())
-    assert (
-        "a replay has no nodes"
-        in recorded.run("-k", "own", "--qual-replay=first", "--qual-run-dir=other", "-rs", nodes=None).out
-    )
 
 
-def test_a_replay_under_a_stricter_file_turns_red(recorded: Site) -> None:
-    recorded.configure({"fabric": None, "full_run": None, "memory": {"require": [{"peak": "<= 1 KiB"}]}})
-    again = recorded.run("-k", "memory", "--qual-replay=first", nodes=None)
+def test_a_replay_under_a_stricter_file_turns_red(site: Site) -> None:
+    site.configure({"fabric": None, "full_run": None, "memory": {"require": [{"peak": "<= 1 KiB"}]}})
+    again = replayed(site, "memory")
     assert again.code == 1
     assert again.verdicts("memory")[0] == "FAIL"
 
 
-def test_what_was_not_measured_is_an_error_and_tells_why(recorded: Site) -> None:
-    recorded.configure({"fabric": None, "full_run": SMALL["full_run"]})
-    again = recorded.run("--qual-keep-going", "-k", "full_run", "--qual-replay=first", nodes=None)
+def test_what_was_not_measured_is_an_error_and_tells_why(site: Site) -> None:
+    site.configure({"fabric": None})
+    again = replayed(site, "full_run")
     assert again.code == 1
     assert "first has no measurement of this test" in again.out
+
+
+def test_a_run_is_held_against_a_baseline(site: Site) -> None:
+    assert replayed(site, "memory", "--qual-baseline=first").code == 0
+    shutil.copytree(site.path / "first", site.path / "better")
+    records = [json.loads(line) for line in (site.path / "better" / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["judgement"]["quantity"] == "peak":
+            record["judgement"]["value"] /= 2
+    (site.path / "better" / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    worse = replayed(site, "memory", "--qual-baseline=better", "--qual-run-dir=other")
+    assert worse.code == 1
+    assert "(baseline first: " in worse.out
 
 
 @pytest.mark.parametrize(
@@ -66,10 +92,6 @@ def test_what_was_not_measured_is_an_error_and_tells_why(recorded: Site) -> None
     ],
 )
 def test_a_replay_asked_for_wrongly_is_refused(site: Site, options: tuple[str, ...], words: str) -> None:
-    folder = site.path / "first"
-    folder.mkdir()
-    environment = {"schema": 1, "run": "first", "simulated": True, "nodes": 2, "nproc_per_node": 1}
-    (folder / "environment.json").write_text(json.dumps(environment))
     done = site.run("-k", "memory", "--qual-replay=first", *options, nodes=None)
     assert done.code == 4
     assert words in done.out
