@@ -7,15 +7,19 @@ BIN := $(VENV)/bin
 LAB_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge openmpi-bin iproute2 nftables \
 	ethtool e2fsprogs gcc libc6-dev python3-venv
 
-.PHONY: qualify test docs lab lab-packages lint clean
+.PHONY: qualify test examples docs lab lab-packages lint clean
 
 qualify: $(VENV)/.installed
 	$(BIN)/python -m pytest qualification/ --nodes $(NODES) $(ARGS)
 
 # What starts no ranks is tested on all cores; ranks have the machine for themselves. 5: ARGS left no test in one half.
-test: $(VENV)/.installed lint
+test: $(VENV)/.examples lint
 	$(BIN)/python -m pytest tests/unit -n auto $(ARGS) || test $$? = 5
-	$(BIN)/python -m pytest tests/ranks tests/launch tests/plugin tests/lab $(ARGS) || test $$? = 5
+	$(BIN)/python -m pytest tests/ranks tests/launch tests/plugin tests/examples tests/lab $(ARGS) || test $$? = 5
+
+# The suite on every example with a trainer of its own; minutes. See docs/own-job.md.
+examples: $(VENV)/.examples
+	CLUSTERQUAL_EXAMPLES=full $(BIN)/python -m pytest tests/examples $(ARGS)
 
 # All faults and whole qualifications on several real hosts of this machine; as root. See docs/faults.md.
 lab: lab-packages $(VENV)/.installed
@@ -31,6 +35,12 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/mkdocs build --quiet
 
+# The page of a run in a real browser; the first time as root, on Debian. See docs/report.md.
+browser: $(VENV)/.installed
+	command -v chromium > /dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+	CLUSTERQUAL_BROWSER=required $(BIN)/python -m pytest tests/unit/test_report_browser.py $(ARGS)
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
@@ -39,6 +49,11 @@ lint: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+# The trainers that the examples are shown with.
+$(VENV)/.examples: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[examples]"
 	touch $@
 
 clean:

@@ -23,7 +23,7 @@ RANKS = (1, 2, 8, 32)
 PLANTS: dict[str, tuple[str, Callable[[np.random.Generator], Planted]]] = {
     "drift of 5 %": ("drift", lambda _: Planted(drift=0.05)),
     "change of 5 %": ("change", lambda draw: Planted(change=0.05, where=draw.uniform(0.15, 0.85))),
-    "5 % for a while": ("change", lambda draw: Planted(change=0.05, where=(at := draw.uniform(0.2, 0.5)), until=at + 0.3)),
+    "5 % for a while": ("change", lambda _: Planted(change=0.05, where=0.35, until=0.65)),
     "stall every 50": ("periodic stall", lambda _: Planted(stall=0.5, every=50)),
     "slow rank, 5 %": ("slow rank", lambda _: Planted(slow=1, slower=0.05)),
     "slow data, 5 %": ("slow rank", lambda _: Planted(slow=1, data=0.05)),
@@ -34,9 +34,9 @@ FALSE, FOUND = 0.01, 0.95
 def main(quick: bool) -> int:
     random = np.random.default_rng(11)
     met = [
-        healthy(random, runs=4 if quick else 100),
-        planted(random, runs=2 if quick else 20),
-        varying(random, runs=10 if quick else 200),
+        healthy(random, runs=4 if quick else 25),
+        planted(random, runs=2 if quick else 5),
+        varying(random, runs=10 if quick else 50),
     ]
     return 0 if all(met) else 1
 

@@ -6,13 +6,15 @@ interval, in us a step, the lines of the step as they stand on the disk, and the
 figure here, the whole interval must be below. Writes go to DIR (the temporary folder), so try the storage you mean.
 
 Then days of made steps, a second each, are imported, of two ranks and of more: the time a rank takes, and by how much
-the memory grows with the ranks.
+the memory grows with the ranks. With ``--ranks N`` only a day of so many is imported, by one process for each core, and
+what a thousand ranks would take is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import sys
@@ -48,33 +50,49 @@ def main(folder: Path, *, quick: bool) -> int:
     return 0 if max(map(median, costs.values())) < LIMIT else 1
 
 
-def import_days(folder: Path, ranks: int, steps: int) -> int:
+def import_days(folder: Path, ranks: int, steps: int, *, processes: int = 1) -> int:
     """Print what `ranks` of that many steps take; bytes of memory at most so far."""
+    made = time.perf_counter()
+    make_days(folder, ranks, steps)
+    print(f"made in {time.perf_counter() - made:.0f} s")
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    begin, busy = time.perf_counter(), core_seconds()
+    ledger = import_probe(folder, processes=processes)
+    took, busy = time.perf_counter() - begin, core_seconds() - busy
+    assert ledger.kept == steps
+    peak, child = (resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(
+        f"import   {ranks} ranks x {steps} steps, {size / 1e6:.0f} MB, {processes} processes: {took:.1f} s, "
+        f"{busy / ranks:.2f} s of a core a rank; memory at most {peak / 1e6:.0f} MB here"
+        + (f" and {child / 1e6:.0f} MB in each of the others" if processes > 1 else "")
+    )
+    if processes > 1:
+        minutes = busy / ranks * 1000 / processes / 60
+        print(f"so 1,000 ranks, {size / ranks / 1e6:.1f} GB, take {minutes:.1f} min on {processes} idle cores")
+    return peak
+
+
+def core_seconds() -> float:
+    """Of this process and of those that it has waited for; what others do on the machine is not in it."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def make_days(folder: Path, ranks: int, steps: int) -> None:
+    """Steps of a second, in which each rank waits for its data for up to a millisecond."""
     for rank in range(ranks):
         start = {
             "probe": 1, "rank": rank, "world": ranks, "attempt": 0, "restart": 0, "host": "made", "clock": "made",
             "pid": 1, "began": 0.0, "at": 0.0, "wall": 0.0,
         }  # fmt: skip
+        stalls = [1e-3 * random.random() for _ in range(steps)]
         with (folder / f"rank{rank}-attempt0.jsonl").open("w") as file:
             print(json.dumps(start), file=file)
-            for step in range(1, steps + 1):
-                stall, at = 1e-3 * random.random(), float(step)
-                print(f'{{"what":"data","at":{at:.6f},"seconds":{stall:.6f}}}', file=file)
-                print(
-                    f'{{"what":"step","at":{at + stall:.6f},"seconds":{1 - stall:.6f},"step":{step},"tokens":65536}}',
-                    file=file,
-                )
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    begin = time.perf_counter()
-    ledger = import_probe(folder)
-    took = time.perf_counter() - begin
-    assert ledger.kept == steps
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(
-        f"import   {ranks} ranks x {steps} steps, {size / 1e6:.0f} MB: {took / ranks:.2f} s a rank, "
-        f"{peak / 1e6:.0f} MB of memory at most"
-    )
-    return peak
+            file.writelines(
+                f'{{"what":"data","at":{step:.6f},"seconds":{stall:.6f}}}\n'
+                f'{{"what":"step","at":{step + stall:.6f},"seconds":{1 - stall:.6f},"step":{step},"tokens":65536}}\n'
+                for step, stall in enumerate(stalls, 1)
+            )
 
 
 def seconds_bare(steps: int) -> float:
@@ -98,7 +116,12 @@ if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     arguments.add_argument("--folder", type=Path, default=None)
     arguments.add_argument("--quick", action="store_true")
+    arguments.add_argument("--ranks", type=int, default=0)
     given = arguments.parse_args()
+    if given.ranks:
+        with tempfile.TemporaryDirectory(dir=given.folder) as made:
+            import_days(Path(made), given.ranks, 86_400, processes=len(os.sched_getaffinity(0)))
+        sys.exit()
     with tempfile.TemporaryDirectory(dir=given.folder) as made:
         missed = main(Path(made), quick=given.quick)
     peaks = []

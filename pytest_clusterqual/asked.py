@@ -122,10 +122,7 @@ def _nodes_there(config: pytest.Config, project: Project) -> int:
 def _find_file(config: pytest.Config) -> Path:
     if named := plugin.option(config, "--qual-config"):
         return Path(named)
-    places = []
-    for argument in config.args:
-        place = Path(argument.partition("::")[0])
-        places += [place if place.is_dir() else place.parent]
+    places = _beside_tests(config)
     places += [Path(config.invocation_params.dir), Path(config.invocation_params.dir) / "qualification"]
     found = next((place / _FILE for place in places if (place / _FILE).is_file()), None)
     if found is None:
@@ -134,6 +131,12 @@ def _find_file(config: pytest.Config) -> Path:
             "put one beside the tests, or name one with --qual-config FILE"
         ])  # fmt: skip
     return found
+
+
+def _beside_tests(config: pytest.Config) -> list[Path]:
+    """The folders of the tests that were named on the command line."""
+    named = [Path(argument.partition("::")[0]) for argument in config.args]
+    return [place if place.is_dir() else place.parent for place in named]
 
 
 def _whole(value: object, name: str) -> int | None:
@@ -146,8 +149,9 @@ def _whole(value: object, name: str) -> int | None:
 
 def import_path(config: pytest.Config, project: Project) -> list[str]:
     """Where users' own job functions are found on the ranks: beside the tests and where pytest runs."""
-    here = str(config.invocation_params.dir)
-    return list(dict.fromkeys([str(project.path.resolve().parent), str(config.rootpath), here]))
+    here = Path(config.invocation_params.dir)
+    tests = [here / place for place in _beside_tests(config)]
+    return list(dict.fromkeys(map(str, (project.path.resolve().parent, *tests, config.rootpath, here))))
 
 
 def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunFolder:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from pytest_clusterqual.launch.perf import unable
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
-from pytest_clusterqual.model.groups import mesh
 from pytest_clusterqual.model.project import FabricPlan, FullRunPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Strategy
 from pytest_clusterqual.needs import Needs, Sweep
@@ -118,12 +117,14 @@ def _from_log(project: Project) -> str:
 
 def _unable(project: Project, layout: str, failure: Failure | None, nodes: int, nproc_per_node: int) -> str:
     """Why a run cannot go on after this failure as the file wants it."""
+    if failure is not None and failure.unnoticed(nodes * nproc_per_node):
+        return failure.unnoticed(nodes * nproc_per_node)
     if failure is None or failure.go_on == "same":
         return ""
     if nodes == 1:
         return "there is no spare node: it needs --nodes 2 or more"
-    unfit = _unfit(project, layout, nodes - 1, nproc_per_node)
-    return f"with one node less: {unfit}" if unfit else ""
+    why = project.unfit(layout, nodes=nodes - 1, nproc_per_node=nproc_per_node)
+    return f"with one node less: {why}" if why else ""
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -135,26 +136,15 @@ def _scaling_cases(
     project: Project, plan: ScalingPlan, layout: str, rank_map: Strategy | None, nodes: int, nproc_per_node: int
 ) -> Iterator[Case]:
     """The larger points of one layout; its baseline is the smallest one that it fits."""
-    unfit = {point: _unfit(project, layout, point, nproc_per_node) for point in plan.points}
-    baseline = next((point for point in plan.points if not unfit[point]), 0)
+    refused = {point: project.unfit(layout, nodes=point, nproc_per_node=nproc_per_node) for point in plan.points}
+    baseline = next((point for point in plan.points if not refused[point]), 0)
     for point in plan.points[1:]:
-        why = f"the point of {point} nodes needs --nodes {point}" if point > nodes else unfit[point]
+        why = f"the point of {point} nodes needs --nodes {point}" if point > nodes else refused[point]
         if not why and point == baseline:
-            why = f"no smaller point to compare with: {unfit[plan.points[0]]}"
+            why = f"no smaller point to compare with: {refused[plan.points[0]]}"
         yield Case(
             criterion="scaling", nodes=point, layout=layout, rank_map=rank_map, baseline=baseline, inapplicable=why
         )
-
-
-def _unfit(project: Project, layout: str, nodes: int, nproc_per_node: int) -> str:
-    """Why the exact job cannot be spread like that over so many nodes; a command says so itself."""
-    if project.command is not None:
-        return ""
-    try:
-        project.workload.accumulation(mesh(project.layout(layout), nodes * nproc_per_node, nproc_per_node).data)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _fabric_cases(project: Project, nodes: int, nproc_per_node: int) -> list[Case]:

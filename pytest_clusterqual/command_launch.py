@@ -16,7 +16,7 @@ from pytest_clusterqual.errors import LaunchError, MeasurementError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, CommandJob, CommandProcess
+from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, CommandJob, CommandProcess, probed_bytes
 from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
@@ -24,9 +24,10 @@ from pytest_clusterqual.training_launch import Clock, agent_clocks
 from pytest_clusterqual.wire import Wire
 from pytest_clusterqual.world import Progress
 
-BACKEND = "its own"  # what a command's ranks talk over, nobody else knows
+BACKEND = "backend not known"
 _LOOK_SECONDS = 0.05
 _TELL_SECONDS = 1.0
+_BEHIND_SECONDS = 60.0  # NFS looks at a folder again half a minute after it did
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +107,7 @@ def run_command(
     finally:
         wire.close()
         _keep_output(folder, logs / f"{launch_id}-output")
-    processes = _whole(processes_of(folder), size, folder)
+    processes = _whole(_arrived(folder, size), size, folder)
     places = _places(processes)
     check_world(
         places, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes], device=device,
@@ -177,6 +178,18 @@ def _ended(launch: Launch, watch: _Watch, tell: Callable[[int], None]) -> bool:
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             tell(steps_done(watch.folder / PROBES).get(0, 0))
+        time.sleep(_LOOK_SECONDS)
+
+
+def _arrived(folder: Path, size: int) -> dict[int, tuple[CommandProcess, ...]]:
+    """All that was written; shared storage may show it a while after it was."""
+    deadline = time.monotonic() + _BEHIND_SECONDS
+    while True:
+        processes = processes_of(folder)
+        ends = {rank: each[-1].end for rank, each in processes.items()}
+        here = (end is not None and probed_bytes(folder / PROBES, rank) >= end.probed for rank, end in ends.items())
+        if (len(ends) == size and all(here)) or time.monotonic() > deadline:
+            return processes
         time.sleep(_LOOK_SECONDS)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pytest_clusterqual.command_launch import CommandRun
-from pytest_clusterqual.command_reading import Probed, probed, rank_memory, trained
+from pytest_clusterqual.command_reading import Probed, logged, probed, rank_memory, trained
 from pytest_clusterqual.command_steps import PROBE_LINES, steps_of, work_of
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.measuring import Clock, conditions_of, heavier
 from pytest_clusterqual.model.command import CommandJob, RankStart
 from pytest_clusterqual.model.full_run import Failure, FullRun, FullRunMeasurement, RankRun
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.topology import RankPlace
 from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 from pytest_clusterqual.session import Session
 from pytest_clusterqual.world import RankResult
@@ -27,12 +29,13 @@ def memory(session: Session) -> MemoryMeasurement:
     began = Clock()
     session.forget_samples()
     nodes, steps = len(session.nodes), plan.steps if job.takes_steps else None
-    with session.commanded(nodes=nodes, steps=steps, what=f"memory of {job.name}") as run:
+    what = f"memory of {job.name}"
+    with session.commanded(nodes=nodes, steps=steps, what=what) as run:
         conditions = conditions_of(session, _results(run), **_under(run, job))
         unknown = ["what it is made of", "in which step it was"]
         ranks: tuple[RankMemory, ...] = ()
         if not run.out_of_memory:
-            told = {} if job.log else probed(run, job)
+            told = _that_trained(run, job, steps, what)
             ranks = tuple(
                 rank_memory(run, process, told.get(process.start.rank, ()), _gpu_memory(session, process.start))
                 for process in run.last
@@ -42,6 +45,16 @@ def memory(session: Session) -> MemoryMeasurement:
         conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds, unknown=tuple(unknown),
         out_of_memory=run.out_of_memory,
     )  # fmt: skip
+
+
+def _that_trained(run: CommandRun, job: CommandJob, steps: int | None, what: str) -> Probed:
+    """The lines of every rank, if there is a probe: a job that did no step has a low peak, which says nothing."""
+    if job.log:
+        logged(run, job)
+        return {}
+    told = probed(run, job)
+    _steps_done(told, steps, what)
+    return told
 
 
 def scaling(
@@ -56,6 +69,7 @@ def scaling(
     steps = plan.warmup_steps + job.steps if job.takes_steps and job.steps else None
     runs = list(before.runs) if before else []
     everything: list[RankResult] = []
+    places: tuple[RankPlace, ...] = ()
     for repeat in range(len(runs) // len(points), len(runs) // len(points) + repeats):
         # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
         for count in points if repeat % 2 == 0 else list(reversed(points)):
@@ -67,9 +81,10 @@ def scaling(
             assert conditions is not None  # a run has places
             runs.append(ScalingRun(conditions=conditions, ranks=ranks, launch=len(runs) + 1))
             everything += _results(run)
+            places = max(places, run.places, key=len)
     last = runs[-1].conditions
     conditions = conditions_of(
-        session, everything, nodes=max(points), layout=job.name, workload=last.workload, places=run.places
+        session, everything, nodes=max(points), layout=job.name, workload=last.workload, places=places
     )
     return ScalingMeasurement(
         conditions=heavier(conditions, before.conditions if before else None),
@@ -161,7 +176,7 @@ def _results(run: CommandRun) -> list[RankResult]:
     ]
 
 
-def _under(run: CommandRun, job: CommandJob) -> dict[str, object]:
+def _under(run: CommandRun, job: CommandJob) -> dict[str, Any]:
     """The conditions that only a command's run can tell."""
     start = run.last[0].start
     workload = job.fingerprint(versions=start.versions, script=start.script)

@@ -8,6 +8,7 @@ from pytest_clusterqual.command_launch import CommandRun
 from pytest_clusterqual.command_steps import PROBE_LINES, losses_of, training_of, training_of_log, work_of
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.command import OUTPUT, PROBES, CommandJob, CommandProcess
+from pytest_clusterqual.model.log import TrainingLog
 from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.model.probe import ProbedProcess
 from pytest_clusterqual.model.training import RankTraining
@@ -97,6 +98,15 @@ def _host_limit(run: CommandRun, process: CommandProcess) -> tuple[int, str]:
     return share, f"MemTotal / {beside} ranks on this machine"
 
 
+def logged(run: CommandRun, job: CommandJob) -> TrainingLog:
+    """What rank 0 printed.
+
+    Raises:
+        ReadError: no line of it tells of a step.
+    """
+    return read_training_log([run.folder / OUTPUT / "rank0.log"], job.pattern)
+
+
 def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTraining, ...]:
     """The steps of each rank, or those of rank 0 as its log tells them.
 
@@ -106,8 +116,7 @@ def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTrain
     """
     script = run.last[0].start.script
     if job.log:
-        log = read_training_log([run.folder / OUTPUT / "rank0.log"], job.pattern)
-        return (training_of_log(log, job, warmup=warmup, script=script),)
+        return (training_of_log(logged(run, job), job, warmup=warmup, script=script),)
     processes = {rank: each[-1] for rank, each in probed(run, job).items()}
     work = work_of(job, processes.values())
     return tuple(

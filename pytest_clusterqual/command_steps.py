@@ -72,13 +72,13 @@ def training_of(rank: int, process: ProbedProcess, *, warmup: int, work: Work, s
         )
     losses = tuple(line.value for line in process.lines if line.what == "loss" and line.value is not None)
     known = len(losses) == len(steps)
-    unknown: list[Unknown] = [*([] if known else ["losses"]), *([] if work.known else ["work"]), "inside"]
     has_data = any(line.what == "data" for line in process.lines)
+    told: dict[Unknown, bool] = {"losses": known, "data": has_data, "work": work.known, "inside": False}
     return RankTraining(
         rank=rank, warmup_seconds=tuple(steps[:warmup]), step_seconds=tuple(steps[warmup:]),
         data_seconds=tuple(waits[warmup:]) if has_data else (), work_seconds=sum(steps[warmup:]),
         tokens_per_step=work.tokens, sequences_per_step=work.sequences, losses=losses if known else (),
-        data_digest=script, unknown=tuple(unknown if has_data else ["data", *unknown]),
+        data_digest=script, unknown=tuple(what for what, is_told in told.items() if not is_told),
         otherwise=("as the command's own probe tells, without the checkpoints and hooks that it declares",),
     )  # fmt: skip
 

@@ -29,15 +29,16 @@ def steps_done(probes: Path) -> dict[int, int]:
     """rank -> the last step that its probe's newest file tells of, from the end of the file."""
     newest: dict[int, tuple[int, Path]] = {}
     for path in probes.glob("rank*-attempt*.jsonl"):
-        rank, _, attempt = path.stem.removeprefix("rank").partition("-attempt")
-        newest[int(rank)] = max(newest.get(int(rank), (-1, path)), (int(attempt), path))
-    found = {}
-    for rank, (_, path) in newest.items():
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            steps = re.findall(rb'"step":(\d+)', file.read())
-        found[rank] = int(steps[-1]) if steps else 0
-    return found
+        rank, attempt = map(int, path.stem.removeprefix("rank").split("-attempt"))
+        newest[rank] = max(newest.get(rank, (-1, path)), (attempt, path))
+    return {rank: _last_step(path) for rank, (_, path) in newest.items()}
+
+
+def _last_step(path: Path) -> int:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        steps = re.findall(rb'"step":(\d+)', file.read())
+    return int(steps[-1]) if steps else 0
 
 
 def processes_of(folder: Path) -> dict[int, tuple[CommandProcess, ...]]:

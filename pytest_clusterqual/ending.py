@@ -23,7 +23,6 @@ from pytest_clusterqual.report.network_map import traffic_lines
 from pytest_clusterqual.reporting import PAGE, write_page
 from pytest_clusterqual.runs import RunFolder, Selected
 
-_PLOTS = 20.0  # seconds; a run with hundreds of tests is not kept waiting for its pictures
 _CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
 
 
@@ -54,7 +53,7 @@ class Ending:
             self._problem = self._problem or str(error)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
             drawn, self._note = plots.write_plots(
-                folder.records(), folder.measurements(), folder.path / "plots", budget=_PLOTS
+                folder.records(), folder.measurements(), folder.path / "plots", budget=plots.BUDGET
             )
             self._plots = len(drawn)
             self._write_page(folder, drawn)

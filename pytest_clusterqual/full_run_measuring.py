@@ -55,7 +55,7 @@ def _apart(session: Session, layout: Layout, nodes: int) -> tuple[tuple[tuple[Ra
         )  # fmt: skip
         ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
     except ClusterQualError as error:  # it explains a run, which stands without it
-        return (), str(error)
+        return (), _in_short(error)
     return tuple(zip(*ladders, strict=True)), ""
 
 
@@ -68,11 +68,15 @@ def _alone(
     nodes = run.conditions.nodes
     if nodes == 1:
         return None, "the run had one node only"
+    if why := session.project.unfit(layout.name, nodes=1, nproc_per_node=session.nproc_per_node):
+        return None, f"one node cannot do it: {why}"
     if plan.minutes is not None and (likely := plan.minutes * nodes) > _ALONE_SECONDS:
         return None, (
             f"{run.steps} steps would take one node about {units.show(likely, units.SECONDS)}; compare in a run of "
             f"fewer, with full_run.steps or at most {units.show_number(_ALONE_SECONDS / 60 / nodes)} full_run.minutes"
         )
+    if failure is not None and (unnoticed := failure.unnoticed(session.nproc_per_node)):
+        return None, unnoticed
     if failure is not None:
         least = 1 if failure.kind == "kill_node" else session.nproc_per_node
         go_on = "same" if failure.go_on == "fewer" else failure.go_on  # there are no fewer: it is back at once
@@ -80,7 +84,12 @@ def _alone(
     try:
         return _run(session, layout, checkpoints, failure, nodes=1, steps=run.steps), ""
     except ClusterQualError as error:
-        return None, str(error)
+        return None, _in_short(error)
+
+
+def _in_short(error: ClusterQualError) -> str:
+    """Without the last lines of a log."""
+    return str(error).partition("\n")[0]
 
 
 def _run(

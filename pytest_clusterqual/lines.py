@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,13 +19,21 @@ from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.model.record import SCHEMA
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
-    """One line as it stands in the file (without its end), what it holds, and where it is: ``file:line``."""
+    """One line as it stands in the file (without its end), and where it is: ``file:line``."""
 
     raw: bytes
-    value: dict[str, Any]
     where: str
+
+    @functools.cached_property
+    def value(self) -> dict[str, Any]:
+        """What it holds.
+
+        Raises:
+            RunFolderError: it is not a JSON object of our schema.
+        """
+        return checked(self.raw, self.where)
 
 
 def encode(value: Any) -> bytes:
@@ -76,16 +85,30 @@ def read(path: Path) -> tuple[list[Line], bytes]:
     Raises:
         RunFolderError: it cannot be read, or another line is not a JSON object of our schema.
     """
+    torn: list[bytes] = []
+    whole = list(each(path, torn.append))
+    for line in whole:
+        line.value  # noqa: B018  # checked
+    return whole, b"".join(torn)
+
+
+def each(path: Path, torn: Callable[[bytes], None]) -> Iterator[Line]:
+    """The lines one after the other, so that a large file is never in memory as a whole, none of them checked yet;
+    `torn` is told the last one if a kill has cut it short.
+
+    Raises:
+        RunFolderError: it cannot be read.
+    """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                if not raw.endswith(b"\n") and not _is_json(raw):
+                    return torn(raw)
+                yield Line(raw.removesuffix(b"\n"), f"{path}:{number}")
     except FileNotFoundError:
-        return [], b""  # nothing was measured, or nothing judged, before the run ended
+        return  # nothing was measured, or nothing judged, before the run ended
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
-    *whole, last = content.split(b"\n")
-    if last and _is_json(last):
-        whole, last = [*whole, last], b""
-    return [Line(raw, checked(raw, f"{path}:{n}"), f"{path}:{n}") for n, raw in enumerate(whole, 1)], last
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ def add_to(commands: Any) -> None:
         "report", help="print the verdicts of a run, write its junit.xml, plots and page again"
     )
     report.add_argument("run", type=Path, help="run folder")
+    report.add_argument("--all-plots", action="store_true", help="however long they take (default: those drawn in 20 s)")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
     report.set_defaults(function=_report)
     decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
@@ -82,7 +84,8 @@ def _report(arguments: argparse.Namespace) -> int:
     records = folder.records()
     properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
     junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
-    drawn, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots")
+    budget = math.inf if arguments.all_plots else plots.BUDGET
+    drawn, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots", budget=budget)
     if missing:
         print(missing, file=sys.stderr)
     decision = conclude(folder, plan_of(folder))

@@ -12,8 +12,8 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from pytest_clusterqual.model.record import SCHEMA, Record
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
 TESTS = "tests.json"
+_CONDITIONS, _NO_CONDITIONS = b'"conditions": ', b'"conditions": null'
 _KINDS = {kind: name for name, kind in MEASUREMENTS.items()}
 
 _ELSEWHERE = "give another folder with --qual-run-dir"
@@ -280,23 +281,35 @@ class RunFolder:
                 _cannot_write(self.path / name, error)
             del self._unsaved[0]
 
-    def _lines(self, name: str) -> list[Line]:
+    def _lines(self, name: str) -> Iterable[Line]:
         """The lines of the main file; where there are parts, theirs among them in the order of time."""
-        whole = self._read(self.path / name)
+        if not self._parts(name):
+            return self._read(self.path / name)
+        whole = list(self._read(self.path / name))
         known = {line.raw for line in whole}  # a merge that was cut short leaves lines in both places
         apart = [line for part in self._parts(name) for line in self._read(part) if line.raw not in known]
         return sorted([*whole, *apart], key=_when) if apart else whole
 
-    def _read(self, path: Path) -> list[Line]:
-        whole, torn = lines.read(path)
-        where = f"{path}:{len(whole) + 1}"
+    def _read(self, path: Path) -> Iterator[Line]:
+        count, torn = 0, []
+        for line in lines.each(path, torn.append):
+            count += 1
+            yield line
+        where = f"{path}:{count + 1}"
         if torn and where not in self._torn:
             self._torn.append(where)
-        return whole
 
     def _read_records(self) -> Iterator[Record]:
+        """Records of one measurement share its conditions: those of a thousand nodes are larger than all else."""
+        text, shared = b"", None
         for line in self._lines(RECORD_LINES):
-            yield _strictly(Record, line.value, line.where)
+            if shared is not None and text in line.raw:
+                value = lines.checked(line.raw.replace(text, _NO_CONDITIONS, 1), line.where)
+                yield replace(_strictly(Record, value, line.where), conditions=shared)
+            else:
+                record = _strictly(Record, line.value, line.where)
+                text, shared = _CONDITIONS + lines.encode(line.value["conditions"]), record.conditions
+                yield record
 
 
 def _when(line: Line) -> tuple[float, float]:

@@ -243,7 +243,7 @@ class Session:
         self.release()
         spare = self._nodes[nodes] if failure is not None and failure.go_on == "spare" else None
         trained = train(
-            self._launcher, self._nodes[:nodes], self.nproc_per_node, {**args, "path": list(self._path)},
+            self._launcher, self._nodes[:nodes], self.nproc_per_node, args, path=self._path,
             device=self.device, failure=failure, spare=spare, limits=self.project.launcher, expected=expected,
             logs=self._logs, tell=self._tell, what=what,
         )  # fmt: skip

@@ -100,6 +100,7 @@ def main():
         gradient_accumulation_steps=BATCH // (MICROBATCH * int(os.environ["WORLD_SIZE"])),
         learning_rate=1e-3, seed=1, logging_steps=1, eval_strategy="steps", eval_steps=options.steps // 2,
         save_steps=options.save_every, save_total_limit=2, report_to="none", dataloader_pin_memory=False,
+        use_cpu=not torch.cuda.is_available(),  # else every rank on CPU trains alone, and nobody says so
     )  # fmt: skip
     torch.manual_seed(1)
     model = LlamaForCausalLM(LlamaConfig(
@@ -107,7 +108,8 @@ def main():
         num_key_value_heads=2, max_position_embeddings=LENGTH,
     ))  # fmt: skip
     text = Text()
-    watch = Watch(tokens=BATCH * LENGTH)
+    sequences = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    watch = Watch(tokens=sequences * LENGTH)
     trainer = ProbedTrainer(
         model, arguments, train_dataset=text, eval_dataset=[text[i] for i in range(16)], callbacks=[watch]
     )

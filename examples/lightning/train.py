@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pytest_clusterqual.probe import Probe
 
-LENGTH, BATCH, MICROBATCH = 128, 32, 8  # tokens of a sequence; sequences of a step over all ranks, and of a forward
+LENGTH, BATCH = 128, 32  # tokens of a sequence; sequences of a step, over all ranks
 
 probe = Probe()
 
@@ -26,30 +26,30 @@ probe = Probe()
 class Watch(Callback):
     """Tells the probe what the Trainer does: a step goes until the next one, less data, evaluation, saves inside it."""
 
-    def __init__(self, tokens):
-        self.tokens = tokens
+    def __init__(self, tokens, *, resumes):
+        self.tokens, self.resumes = tokens, resumes
         self.outer, self.inner = ExitStack(), ExitStack()
-        self.losses = []
+        self.done, self.loss = 0, 0.0
 
     def setup(self, trainer, module, stage):
-        if trainer.ckpt_path:
+        if self.resumes:
             self.outer.enter_context(probe.checkpoint("load"))
 
     def on_train_start(self, trainer, module):
         self.outer.close()
         probe.resumed(trainer.global_step)
-        self.begin_step(trainer)
+        self.begin_step(trainer.global_step)
 
-    def begin_step(self, trainer):
-        self.outer.enter_context(probe.step(trainer.global_step + 1, tokens=self.tokens))
+    def begin_step(self, done):
+        self.done, self.loss = done, 0.0
+        self.outer.enter_context(probe.step(done + 1, tokens=self.tokens))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.losses.append(float(outputs["loss"]))
-        if len(self.losses) == trainer.accumulate_grad_batches:
+        self.loss += float(outputs["loss"])  # of accumulated batches each is its share
+        if trainer.global_step > self.done:
             self.outer.close()
-            probe.loss(sum(self.losses) / len(self.losses))
-            self.losses.clear()
-            self.begin_step(trainer)
+            probe.loss(self.loss)
+            self.begin_step(trainer.global_step)
 
     def on_validation_start(self, trainer, module):
         self.inner.enter_context(probe.hook("evaluation"))
@@ -83,7 +83,7 @@ class Text(Dataset):
 
 
 class Reader(LightningModule):
-    def __init__(self, width=256):
+    def __init__(self, width=128):
         super().__init__()
         self.bytes = nn.Embedding(256, width)
         self.layers = nn.GRU(width, width, num_layers=2, batch_first=True)
@@ -103,12 +103,12 @@ class Reader(LightningModule):
 
     def train_dataloader(self):
         """Each step has the same samples on any world, and a resumed run goes on with those it has not seen."""
-        trainer = self.trainer
-        first, last = trainer.global_step * BATCH + trainer.global_rank, 10**9
-        return probe.batches(DataLoader(self.text, MICROBATCH, sampler=range(first, last, trainer.world_size)))
+        world = self.trainer.world_size
+        first, last = self.trainer.global_step * BATCH + self.trainer.global_rank, 10**9
+        return probe.batches(DataLoader(self.text, BATCH // world, sampler=range(first, last, world)))
 
     def val_dataloader(self):
-        return DataLoader(self.text, MICROBATCH, sampler=range(16))
+        return DataLoader(self.text, 8, sampler=range(16))
 
 
 def main():
@@ -119,18 +119,18 @@ def main():
     options = options.parse_args()
 
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    accumulation = BATCH // (MICROBATCH * world)
     torch.manual_seed(1)
     saving = ModelCheckpoint(
         options.folder, "last", every_n_train_steps=options.save_every, enable_version_counter=False
     )
+    saved = options.folder / "last.ckpt"
+    watch = Watch(tokens=BATCH * LENGTH, resumes=saved.exists())
     trainer = ProbedTrainer(
-        devices=local, num_nodes=world // local, max_steps=options.steps, accumulate_grad_batches=accumulation,
-        callbacks=[Watch(tokens=BATCH * LENGTH), saving], logger=False, num_sanity_val_steps=0,
-        val_check_interval=accumulation * options.steps // 2, check_val_every_n_epoch=None,
+        devices=local, num_nodes=world // local, max_steps=options.steps, callbacks=[watch, saving], logger=False,
+        num_sanity_val_steps=0, val_check_interval=options.steps // 2, check_val_every_n_epoch=None,
         use_distributed_sampler=False,
     )  # fmt: skip
-    trainer.fit(Reader(), ckpt_path="last")
+    trainer.fit(Reader(), ckpt_path=saved if saved.exists() else None)
 
 
 if __name__ == "__main__":

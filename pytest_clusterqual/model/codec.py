@@ -10,12 +10,14 @@ import dataclasses
 import enum
 import functools
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
+_PLAIN = (str, int, float, bool)
 
 
 def to_json(value: Any) -> Any:
@@ -70,10 +72,14 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         (item, *_rest) = typing.get_args(kind)
         _require(isinstance(value, (list, tuple)), kind, value, where)
+        if item in _PLAIN and set(map(type, value)) == {item}:
+            return tuple(value)  # a million samples: looked at once, not one by one
         return tuple(_read(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         _key, item = typing.get_args(kind)
         _require(isinstance(value, Mapping), kind, value, where)
+        if item in _PLAIN and set(map(type, value.values())) == {item}:
+            return {sys.intern(str(k)): v for k, v in value.items()}  # the ranks' names are the same in every record
         return {str(k): _read(item, v, f"{where}.{k}") for k, v in value.items()}
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
@@ -96,7 +102,11 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where}: got unknown field {unknown[0]!r}, want {', '.join(fields)}")
     if missing := [name for name, (_, needed) in fields.items() if needed and name not in value]:
         raise ValueError(f"{where}: the field {missing[0]!r} is missing")
-    return kind(**{name: _read(fields[name][0], item, f"{where}.{name}") for name, item in value.items()})
+    return kind(**{
+        name: item if type(item) in _PLAIN and type(item) is fields[name][0]
+        else _read(fields[name][0], item, f"{where}.{name}")
+        for name, item in value.items()
+    })  # fmt: skip
 
 
 def _require(condition: bool, kind: Any, value: Any, where: str) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_clusterqual.model.codec import to_json
 
@@ -86,14 +87,15 @@ class RankStart:
 class RankEnd:
     """How that process ended: its exit code, negative for a signal, and the most host memory that it had, bytes.
 
-    `taken` is the core-seconds that other work took from its cores, and those there were. `said` are the last lines
-    that it printed, where it ended badly.
+    `probed` is how many bytes the probes of this rank had written by then, `taken` the core-seconds that other work
+    took from its cores, and those there were. `said` are the last lines that it printed, where it ended badly.
     """
 
     code: int
     ended: float
     out_of_memory: bool
     host_peak: int
+    probed: int
     taken: tuple[float, float]
     said: str = ""
 
@@ -107,3 +109,8 @@ class CommandProcess:
 
     def __str__(self) -> str:
         return f"rank {self.start.rank} on {self.start.node}"
+
+
+def probed_bytes(probes: Path, rank: int) -> int:
+    """How many bytes of a rank's probes are in their folder, as it is seen from here."""
+    return sum(path.stat().st_size for path in probes.glob(f"rank{rank}-attempt*.jsonl"))

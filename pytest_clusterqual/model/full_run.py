@@ -54,6 +54,10 @@ class Failure:
         """Whether torchrun's agents end with their ranks, so that nobody is left to start them again."""
         return self.kind in ("kill_node", "sigterm")
 
+    def unnoticed(self, ranks: int) -> str:
+        """Why it cannot be done to so many ranks; empty if it can."""
+        return "a single rank that hangs is noticed by nobody" if self.kind == "hang_rank" and ranks == 1 else ""
+
     @property
     def told(self) -> str:
         """What happened, for people."""

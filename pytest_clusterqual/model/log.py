@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_clusterqual.model.record import Interval
+from pytest_clusterqual.model.record import Finding, Interval
 
 EventKind = Literal["checkpoint", "evaluation"]
 
@@ -154,7 +154,7 @@ class LoggedRun:
 
     `timed_by` says where the times of steps come from, empty where they are not known. Of `rates` there are those
     whose work per step is known, by what is counted. `drift` encloses how many times longer the second half of the
-    steady steps takes. `missing` are sentences about what this log cannot tell and what would.
+    steady steps takes, and `findings` tell when or how often they are unlike each other. `missing` are sentences about what this log cannot tell and what would.
     """
 
     log: TrainingLog
@@ -166,6 +166,7 @@ class LoggedRun:
     rates: dict[str, Middle]
     device_rate: Middle | None
     drift: Interval | None
+    findings: tuple[Finding, ...]
     pauses: tuple[Pause, ...]
     skipped: int
     not_finite: tuple[int, ...]

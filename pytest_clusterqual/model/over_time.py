@@ -1,4 +1,4 @@
-"""What the steps of a run show in their order: drift, changes, stalls that come again, ranks that hold up the others."""
+"""What the steps of a run show in their order: drift, changes, stalls that come again, ranks that are late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class OverTime:
 
     `drift` is by how much of itself the step time has changed from the first to the last of them, by a straight line;
     None where that cannot be said. `stages` are the parts of a step as all ranks together reach them, seconds of an
-    average one; what comes before its data stands in `between`. `untold` says what cannot be said, and why.
+    average one, where there are several; what lies before its data is `between`. `untold` says what cannot be said, and
+    why.
     """
 
     steps: int

@@ -17,6 +17,7 @@ from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
+from pytest_clusterqual.model.groups import mesh
 from pytest_clusterqual.model.purchase import PurchasePlan
 from pytest_clusterqual.model.rank_map import Arrangement, Strategy
 from pytest_clusterqual.model.requirement import Op, Requirement
@@ -261,3 +262,13 @@ class Project:
 
     def layout(self, name: str) -> Layout:
         return next(layout for layout in self.layouts if layout.name == name)
+
+    def unfit(self, layout: str, *, nodes: int, nproc_per_node: int) -> str:
+        """Why the exact job cannot be spread like that over so many nodes; a command says so itself."""
+        if self.command is not None:
+            return ""
+        try:
+            self.workload.accumulation(mesh(self.layout(layout), nodes * nproc_per_node, nproc_per_node).data)
+        except ValueError as error:
+            return str(error)
+        return ""

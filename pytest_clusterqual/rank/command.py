@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, RankEnd, RankStart
+from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, RankEnd, RankStart, probed_bytes
 from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.probe import FOLDER
 from pytest_clusterqual.rank.control_groups import cgroup_limit, identity, out_of_memory_kills, proc_bytes
@@ -63,9 +63,14 @@ def run(words: Sequence[str]) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     said = _tail(output) if code else ""
     end = RankEnd(
-        code=code, ended=time.monotonic(), out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
-        host_peak=usage.ru_maxrss * 1024, taken=watch.taken(usage.ru_utime + usage.ru_stime), said=said,
-    )  # fmt: skip
+        code=code,
+        ended=time.monotonic(),
+        out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
+        host_peak=usage.ru_maxrss * 1024,
+        probed=probed_bytes(folder / PROBES, settings.rank),
+        taken=watch.taken(usage.ru_utime + usage.ru_stime),
+        said=said,
+    )
     _write(folder / BESIDE / f"{name}.end.json", end)
     if said:
         print(f"rank {settings.rank}, last lines of its output:\n{said}", file=sys.stderr)

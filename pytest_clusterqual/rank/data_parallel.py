@@ -28,13 +28,14 @@ def replicate_plainly(ctx: Context, model: nn.Module, place: Place) -> nn.Module
     """Wrap a model that is filled already."""
     if ctx.backend == "fake":
         return Bucketed(model)
-    return DistributedDataParallel(
+    copied = DistributedDataParallel(
         model,
         device_ids=[ctx.device] if ctx.device.type == "cuda" else None,
         process_group=place.copies.get_group(),
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,  # each rank has its own, as with FSDP2; all a forward exchanges is what a layout says
     )
+    copied.broadcast_buffers = False  # each rank keeps its own, as with FSDP2: a forward exchanges nothing
+    return copied
 
 
 class Bucketed(DistributedDataParallel):

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,14 +81,15 @@ class Own:
         return made.float()
 
     def _blocks(self, model: nn.Module) -> tuple[type[nn.Module], ...]:
-        there = {type(module).__name__: type(module) for module in model.modules()}
+        there = {type(module) for module in model.modules()}
+        names = sorted({kind.__name__ for kind in there})
         for name in self._factory.blocks:
-            if name not in there:
+            if name not in names:
                 raise ClusterQualError(
                     f"workload.blocks: got {name}, want classes of modules in the model of {self._factory.name}: "
-                    f"{', '.join(sorted(there))}"
+                    f"{', '.join(names)}"
                 )
-        return tuple(there[name] for name in self._factory.blocks)
+        return tuple(kind for kind in there if kind.__name__ in self._factory.blocks)
 
     def _check(self, what: str, found: object, wanted: type) -> None:
         if not isinstance(found, wanted):
@@ -137,19 +139,15 @@ class OwnData(Data):
     def _digest(self, factory: Factory) -> str:
         """Of the file with the factory, and of samples from all over the fixed work."""
         state = hashlib.sha256()
-        if (source := _source(factory)) is not None:
-            state.update(source.read_bytes())
+        source = sys.modules[factory.name.partition(":")[0]].__file__
+        if source is not None:  # it was not made on the spot
+            state.update(Path(source).read_bytes())
         work = self._workload
         for index in range(DIGEST_SAMPLES):
             number = work.global_batch + work.steps * work.global_batch * index // DIGEST_SAMPLES
             for leaf in tree_leaves(self.read([number])):
                 state.update(_bytes(leaf))
         return state.hexdigest()[:16]
-
-
-def _source(factory: Factory) -> Path | None:
-    found = inspect.getsourcefile(inspect.unwrap(resolve(factory.name)))
-    return Path(found) if found else None
 
 
 def _bytes(leaf: Any) -> bytes:

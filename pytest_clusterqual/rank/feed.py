@@ -31,12 +31,11 @@ def feed(
     They are the same whatever the `loader`. On leaving, whoever read ahead has ended.
     """
     read: Read = partial(data.share, rank=rank, world_size=world_size)
-    pinned = data.device.type == "cuda"
     ahead: Ahead
     if loader.workers:
-        ahead = Processes(read, steps, loader, pinned=pinned)
+        ahead = Processes(read, steps, loader, data.device)
     elif loader.prefetch:
-        ahead = Thread(read, steps, loader.prefetch, pinned=pinned)
+        ahead = Thread(read, steps, loader.prefetch, data.device)
     else:
         yield (data.on_device(read(step)) for step in steps)
         return
@@ -57,13 +56,13 @@ class Ahead(Protocol):
 
 
 class Thread:
-    """Keeps `depth` steps ready that nobody has taken yet."""
+    """Keeps `depth` steps ready that nobody has taken yet, for a job on `device`."""
 
-    def __init__(self, read: Read, steps: Iterable[int], depth: int, *, pinned: bool = False) -> None:
-        self._ready: queue.SimpleQueue[list[Batch] | BaseException] = queue.SimpleQueue()
+    def __init__(self, read: Read, steps: Iterable[int], depth: int, device: torch.device) -> None:
+        self._ready: queue.SimpleQueue[_Ready | BaseException] = queue.SimpleQueue()
         self._room = threading.Semaphore(depth)
         self._closed = False
-        self._thread = threading.Thread(target=self._fill, args=(read, steps, pinned), name="read ahead", daemon=True)
+        self._thread = threading.Thread(target=self._fill, args=(read, steps, device), name="read ahead", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Iterator[list[Batch]]:
@@ -75,7 +74,7 @@ class Thread:
             self._ready.put(item)  # for whoever asks again
             raise item
         self._room.release()
-        return item
+        return item.batches
 
     def close(self) -> None:
         self._closed = True
@@ -83,14 +82,16 @@ class Thread:
         # A read that hangs must not keep the rank from saying what else went wrong; such a thread ends with it.
         self._thread.join(CLOSING_SECONDS)
 
-    def _fill(self, read: Read, steps: Iterable[int], pinned: bool) -> None:
+    def _fill(self, read: Read, steps: Iterable[int], device: torch.device) -> None:
         try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # a thread begins with the first one of the node
             for step in steps:
                 self._room.acquire()
                 if self._closed:
                     return
-                batches = read(step)
-                self._ready.put(tree_map_only(torch.Tensor, torch.Tensor.pin_memory, batches) if pinned else batches)
+                ready = _Ready(read(step))
+                self._ready.put(ready.pin_memory() if device.type == "cuda" else ready)
         except BaseException as error:  # handed to whoever asks, who would wait for ever otherwise
             self._ready.put(error)
         else:
@@ -100,14 +101,14 @@ class Thread:
 class Processes:
     """torch's own loader: each of its workers keeps `prefetch` steps ready, and the order stays."""
 
-    def __init__(self, read: Read, steps: Iterable[int], loader: Loader, *, pinned: bool = False) -> None:
+    def __init__(self, read: Read, steps: Iterable[int], loader: Loader, device: torch.device) -> None:
         made = DataLoader(
             _Steps(read),
             batch_size=None,
             sampler=steps,
             num_workers=loader.workers,
             prefetch_factor=loader.prefetch,
-            pin_memory=pinned,
+            pin_memory=device.type == "cuda",
             worker_init_fn=_belong_to_the_rank,
             multiprocessing_context="fork",
             generator=torch.Generator(),  # else it would draw from the numbers that the job itself draws from
@@ -118,8 +119,8 @@ class Processes:
         return self
 
     def __next__(self) -> list[Batch]:
-        batches: list[Batch] = next(self._ahead)
-        return batches
+        ready: _Ready = next(self._ahead)
+        return ready.batches
 
     def close(self) -> None:
         # torch does so when nobody holds the iterator, but an error that comes out of it does: then it would wait
@@ -127,14 +128,25 @@ class Processes:
         self._ahead._shutdown_workers()
         for process in self._ahead._workers:
             process.kill()  # one that hangs in a read; the others have ended
+            process.join(CLOSING_SECONDS)
+
+
+class _Ready:
+    """The microbatches of a step. torch's loader would make lists of their tuples, but leaves what it does not know."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def pin_memory(self) -> _Ready:
+        return _Ready(tree_map_only(torch.Tensor, torch.Tensor.pin_memory, self.batches))
 
 
 class _Steps(Dataset[Any]):
     def __init__(self, read: Read) -> None:
         self._read = read
 
-    def __getitem__(self, step: int) -> list[Batch]:
-        return self._read(step)
+    def __getitem__(self, step: int) -> _Ready:
+        return _Ready(self._read(step))
 
 
 def _belong_to_the_rank(_worker: int) -> None:

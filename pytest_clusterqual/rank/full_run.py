@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from pytest_clusterqual.rank.failures import Striker
 from pytest_clusterqual.rank.feed import feed
 from pytest_clusterqual.rank.forward_mark import ForwardMark
 from pytest_clusterqual.rank.job import Job
-from pytest_clusterqual.rank.jobs import import_from
 from pytest_clusterqual.rank.layouts import build
 from pytest_clusterqual.rank.notice import Notice
 from pytest_clusterqual.rank.recipe import recipe_of
@@ -54,7 +53,6 @@ def run(
     failure: dict[str, Any] | None,
     folder: str,
     hang_timeout: float = 30.0,
-    path: Sequence[str] = (),
     announce: Callable[[], None] = lambda: None,
 ) -> Any:
     """One attempt: go on after the latest complete checkpoint up to `steps`, or until that many `seconds` have passed
@@ -63,14 +61,13 @@ def run(
     It holds this rank; that of rank 0 also the ranks which the world has lost. None if this attempt was told to end
     (SIGTERM), which it does with a checkpoint. `folder` is where all ranks find the checkpoints. In the first attempt
     the `failure` strikes when its step begins; `announce` is called before one that ends the whole launch. A rank that
-    is silent for `hang_timeout` seconds fails the others. `path` are folders with users' own modules.
+    is silent for `hang_timeout` seconds fails the others.
 
     Raises:
         MeasurementError: a loss is not finite.
         ClusterQualError: the job, its data or its checkpoints are not usable.
         RuntimeError: a peer was lost, or the failure is to raise one.
     """
-    import_from(path)
     work = from_json(Workload, workload, where="workload")
     saving = from_json(Checkpoints, checkpoints, where="checkpoints")
     if not Path(folder).is_dir():  # the session has made it

@@ -68,7 +68,6 @@ def fixed_work(ctx: Context, *, workload: dict[str, Any], layout: dict[str, Any]
             work_seconds=timed.whole,
             tokens_per_step=work.tokens_per_step,
             sequences_per_step=work.global_batch,
-            sequences_per_step=work.global_batch,
             losses=global_losses(ctx, warm.losses + timed.losses),
             data_digest=data.digest,
             routing=job.routing(),

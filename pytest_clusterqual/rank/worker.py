@@ -171,6 +171,7 @@ def train(settings: Settings) -> None:
     torch.set_num_threads(max(1, len(settings.cores)))
     channel = Channel(channel_module.join(settings.address, settings.port), settings.secret, settings.launch)
     order = channel.get("train")
+    import_from(order["path"])
     device, backend = select_device(settings)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=order["timeout"]))
     channel.put(f"node/{settings.rank}", settings.node)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.workload import Layout
-from pytest_clusterqual.read.demands import Demand, FabricDemand, MemoryDemand, ScalingDemand
+from pytest_clusterqual.read.demands import Demand, FabricDemand, FullRunDemand, MemoryDemand, ScalingDemand
 from pytest_clusterqual.read.fields import Fault
 from pytest_clusterqual.read.messages import did_you_mean, shown
 from pytest_clusterqual.read.schema import (
@@ -42,7 +42,7 @@ def layouts_exist(
         if name not in layouts:
             yield (criterion, "layouts", index), f"got {shown(name)}, {did_you_mean(name, layouts)}"
     for index, demand in demands:
-        if isinstance(demand, (MemoryDemand, ScalingDemand)) and demand.layout not in (None, *chosen):
+        if isinstance(demand, (MemoryDemand, ScalingDemand, FullRunDemand)) and demand.layout not in (None, *chosen):
             text = f"got {shown(demand.layout)}, {did_you_mean(str(demand.layout), chosen)}"
             yield (criterion, "require", index, "layout"), text
 
@@ -90,9 +90,7 @@ def fabric_parts(fabric: FabricSection, demands: Numbered) -> Iterator[Fault]:
             yield (*where, selectors[0].removesuffix("_bytes")), text
 
 
-def fabric_synchronization(
-    fabric: FabricSection, layouts: Layouts, workload: JobSection | None
-) -> Iterator[Fault]:
+def fabric_synchronization(fabric: FabricSection, layouts: Layouts, workload: JobSection | None) -> Iterator[Fault]:
     """Every layout named exists, can be trained, and can do a step without communication."""
     known = {layout.name: layout for _index, layout in layouts}
     for index, name in enumerate(fabric.synchronization):

@@ -71,10 +71,7 @@ class CommandSection(Section):
             yield ("steps",), f"the command has {STEPS} in it, want the number of steps of the fixed work"
         for name in self.environment:
             if not name.isidentifier() or name.startswith("CLUSTERQUAL_"):
-                yield (
-                    ("environment", name),
-                    "want a name of letters, digits and _ that does not begin with CLUSTERQUAL_",
-                )
+                yield ("environment", name), "want a name of letters, digits and _, and none that is CLUSTERQUAL_..."
 
     def job(self, folder: Path) -> CommandJob:
         """The words; `folder` is that of the project file."""

@@ -154,6 +154,7 @@ class ScalingDemand(Demand):
 
 class FullRunDemand(Demand):
     criterion = "full_run"
+    layout: str | None = None
     gain: FullRunBound = None
     goodput: FullRunBound = None
     throughput: FullRunBound = None
@@ -171,3 +172,6 @@ class FullRunDemand(Demand):
     steps_lost: FullRunBound = None
     data_stall: FullRunBound = None
     drift: FullRunBound = None
+
+    def selectors(self) -> dict[str, Any]:
+        return {"layout": self.layout}

@@ -49,7 +49,9 @@ def not_known(
 ) -> Iterator[Fault]:
     """What the file asks that only a model of known shape, or samples of known length, can answer."""
     if fabric and fabric.collectives is None:
-        text = "which messages the model of a factory exchanges is not known, want a list such as [all_reduce, broadcast]"
+        text = (
+            "which messages the model of a factory exchanges is not known, want a list such as [all_reduce, broadcast]"
+        )
         yield ("fabric", "collectives"), text
     if purchase and purchase.training:
         yield ("purchase", "training"), "the shape of a factory's model is not known, want false"

@@ -27,6 +27,7 @@ _WANTED = {
     "string_too_short": "a text that is not empty",
     "list_type": "a list",
     "model_type": "a mapping of keys to values",
+    "dict_type": "a mapping of keys to values",
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "too_short": "at least {min_length} item(s)",
@@ -87,8 +88,10 @@ def translate(model: type[BaseModel], errors: Iterable[ErrorDetails]) -> Iterato
             # The words below quote as Python does; in a message about YAML one kind of quotes is enough.
             yield where, _PYTHON_QUOTES.sub(r'got "\1"', str(context["error"]))
         else:
-            wanted = _WANTED.get(kind, error["msg"]).format(**context)
-            yield where, f"got {shown(error['input'])}, want {wanted.replace(chr(39), '').replace('None', 'null')}"
+            wanted = _WANTED.get(kind, error["msg"]).format(**context).replace("'", "")
+            for python, yaml in (("None", "null"), ("True", "true")):
+                wanted = wanted.replace(python, yaml)
+            yield where, f"got {shown(error['input'])}, want {wanted}"
 
 
 def keys_of(model: type[BaseModel], where: Where = ()) -> list[str]:

@@ -159,7 +159,7 @@ class Reading:
             self.report(checks.scaling_parts(self.scaling, required, target=target))
         if self.full_run:
             self.report(checks.full_run_demands(self.full_run, self.demands.get("full_run", [])))
-            if not self.command:
+            if not is_command(self.document.value.get("workload")):
                 self.report(checks.full_run(self.full_run, self.workload))
         if isinstance(self.workload, WorkloadSection) and folder is not None:
             self.report(checks.data_file(self.workload, folder))

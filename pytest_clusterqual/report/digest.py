@@ -50,6 +50,11 @@ def findings(judgements: Iterable[Judgement]) -> tuple[list[Finding], list[Findi
     return [f for f in once.values() if f.level == "suspect"], [f for f in once.values() if f.level == "note"]
 
 
+def conditions_of(records: Iterable[Record]) -> list[Conditions]:
+    """Each once, although all records of a measurement have the same."""
+    return list({id(r.conditions): r.conditions for r in records if r.conditions is not None}.values())
+
+
 def heavy_loads(known: Iterable[Conditions]) -> list[Load]:
     """The heaviest load of every node that was loaded."""
     loads: dict[str, Load] = {}

@@ -6,6 +6,7 @@ elements refer to each other by get a prefix, so that those of one plot never me
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,10 @@ _BACKGROUND = "patch_1"
 _REFERENCE = re.compile(r"(?<=url\(#)[^)]+")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _NUMBERS = ("d", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "transform", "points")
+_INHERITED = (
+    "fill", "fill-opacity", "stroke", "stroke-width", "stroke-linejoin", "stroke-linecap", "stroke-dasharray",
+    "stroke-dashoffset", "stroke-opacity", "font-size", "font-weight", "text-anchor",
+)  # fmt: skip
 _FONT = re.compile(r"(bold )?(?:\S+ )*?([\d.]+)px")
 _NOT_NEEDED = ("font-family", "font-stretch", "font-variant")
 _USUAL = {"stroke-linecap": "butt", "stroke-linejoin": "round", "stroke-dasharray": "none", "fill-rule": "nonzero"}
@@ -116,9 +121,29 @@ def _prune(element: ET.Element) -> None:
         _plain(child)
         alone = child.tag == "g" and not child.attrib.keys() - {"id"}
         children += list(child) if alone else [child]
-    element[:] = [child for child in children if len(child) or child.attrib or child.text]
+    element[:] = _gathered([child for child in children if len(child) or child.attrib or child.text])
     if element.tag not in ("text", "tspan"):
         element.text = None
+
+
+def _gathered(children: Sequence[ET.Element]) -> Iterator[ET.Element]:
+    """Neighbours that look alike as a group, which says once how."""
+    for look, those in itertools.groupby(children, key=_look):
+        alike = list(those)
+        if len(alike) < 2 or not look:
+            yield from alike
+            continue
+        group = ET.Element("g", dict(look))
+        for child in alike:
+            child.attrib = {name: value for name, value in child.attrib.items() if name not in group.attrib}
+            group.append(child)
+        yield group
+
+
+def _look(element: ET.Element) -> tuple[tuple[str, str], ...]:
+    """What an element could have from its group; a clip is meant in the element's own, moved coordinates."""
+    names = _INHERITED if element.get("transform") or element.tag == "use" else (*_INHERITED, "clip-path")
+    return tuple((name, value) for name, value in element.attrib.items() if name in names)
 
 
 def _plain(element: ET.Element) -> None:

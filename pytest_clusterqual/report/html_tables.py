@@ -129,8 +129,8 @@ def _lines(found: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
         label = above + name if above else name.replace("_", " ")
         if isinstance(value, Mapping):
             yield from _lines(value, f"{label}: ")
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple)) and value:
             more = f" and {len(value) - _LISTED} more" if len(value) > _LISTED else ""
             yield label, ", ".join(map(str, value[:_LISTED])) + more
-        elif value is not None and value != "":
+        elif value not in (None, "", [], ()):
             yield label, str(value)

@@ -13,7 +13,7 @@ from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.record import Finding, Record, Verdict, worst
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.digest import because, findings, heavy_loads
+from pytest_clusterqual.report.digest import because, conditions_of, findings, heavy_loads
 from pytest_clusterqual.report.table import severity
 
 NAMES = {
@@ -22,7 +22,7 @@ NAMES = {
 }  # fmt: skip
 _ALWAYS = ("memory", "fabric", "scaling", "full_run")
 _FOREMOST = 3
-_HOSTS = 8
+_HOSTS, _LAYOUTS = 8, 12
 _ACCEPTABLE = (Verdict.FAIL, Verdict.UNDECIDED)
 
 
@@ -91,7 +91,7 @@ def facts(
     run: str, environment: Mapping[str, Any], records: Sequence[Record], *, simulated: bool
 ) -> list[tuple[str, str]]:
     """What, where, when: label and words; what is not known is left out."""
-    known = [record.conditions for record in records if record.conditions is not None]
+    known = conditions_of(records)
     rows = [
         ("nodes", "simulated, all on one machine" if simulated else "real"),
         ("world", _several(text.ranks_of(at) for at in known)),
@@ -107,7 +107,7 @@ def facts(
 
 def warnings(records: Sequence[Record], missing: Sequence[str], note: str) -> list[str]:
     """What the reader must know before believing a number."""
-    known = [record.conditions for record in records if record.conditions is not None]
+    known = conditions_of(records)
     return [*_of_conditions(known), *([_untested(missing)] if missing else []), *([note] if note else [])]
 
 
@@ -141,7 +141,8 @@ def _job(known: Sequence[Conditions]) -> str:
     layouts = list(dict.fromkeys(at.layout for at in known if at.layout))
     if not jobs:
         return ""
-    return f"workload {jobs}" + (f" as {', '.join(layouts)}" if layouts else "")
+    more = f" and {len(layouts) - _LAYOUTS} more" if len(layouts) > _LAYOUTS else ""
+    return f"workload {jobs}" + (f" as {', '.join(layouts[:_LAYOUTS])}{more}" if layouts else "")
 
 
 def _when(records: Sequence[Record]) -> str:
@@ -152,5 +153,6 @@ def _when(records: Sequence[Record]) -> str:
         first, last = (datetime.fromtimestamp(moment, timezone.utc) for moment in (min(begun), max(ended)))
     except (ValueError, OverflowError, OSError):  # none, or a time that no calendar knows
         return ""
-    until = f"{last:%H:%M}" if last.date() == first.date() else f"{last:%Y-%m-%d %H:%M}"
-    return f"{first:%Y-%m-%d %H:%M} to {until} UTC"
+    begin, end = f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}"
+    until = end if last.date() != first.date() else f"{last:%H:%M}"
+    return f"{begin} UTC" if begin == end else f"{begin} to {until} UTC"

@@ -10,6 +10,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.log import LoggedAttempt, LoggedRun, Middle
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.over_time import finding_lines
 from pytest_clusterqual.report.terminal import printed
 
 _HEADINGS = ("attempt", "steps", "lines", "warm-up", "a step", "lost", "away")
@@ -96,6 +97,7 @@ def _figures(run: LoggedRun) -> Iterator[tuple[str, str]]:
         low, high = ((bound - 1) * 100 for bound in (run.drift.low, run.drift.high))
         seen = "slower" if low > 0 else "faster" if high < 0 else "no drift seen"
         yield "drift", f"second half against first: {low:+.2g} to {high:+.2g} % time a step, {seen}"
+    yield from finding_lines(run.findings)
 
 
 def _counted(middle: Middle) -> str:

@@ -36,8 +36,8 @@ MARKERS: dict[Verdict, dict[str, Any]] = {
 FILLS = tuple(
     {"facecolor": face, "hatch": hatch, "edgecolor": BLACK, "linewidth": 0.5}
     for face, hatch in (
-        (LIGHT, ""), (DARK, ""), ("white", "////"), ("0.6", ""), ("white", "...."), (LIGHT, "xxxx"), ("white", ""),
-        ("0.6", "\\\\\\\\"), ("white", "----"), (LIGHT, "||||"), ("white", "xxxx"), ("0.6", "...."),
+        (LIGHT, ""), (DARK, ""), ("white", "////"), ("0.6", ""), ("white", "----"), (LIGHT, "xxxx"), ("white", ""),
+        ("0.6", "////"), ("white", "||||"), (LIGHT, "----"), ("white", "xxxx"), ("0.6", "||||"),
     )
 )  # fmt: skip
 _STYLE: Any = {

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 _MOST = 24  # ranks
 _APART = 0.002  # of the whole: spans of one kind that are closer are drawn as one
-_SLIT = 0.001  # of the whole: a shorter span would not be seen
+_SLIT = 0.001  # of the whole: a shorter span would not be seen, and is drawn as long as that, or not at all
 _SHOWN = {"step": "steps", "save": "checkpoint", "load": "load", "data": "data", "compile": "compile"}
 _LOST, _FAULT, _ALIVE = "steps done again", "failure on purpose", "process"
+_WHERE_SEEN = ("data",)  # of every step, and mostly next to nothing
 _FILLS = {
     "steps": {"facecolor": LIGHT, "edgecolor": "none"},
     _LOST: {"facecolor": "white", "edgecolor": DARK, "hatch": "//////", "linewidth": 0.0},
@@ -62,7 +63,7 @@ def timeline(records: Sequence[Record], measured: Measurement | None) -> Picture
     zero = min(_wall(rank.processes[0], rank.began) for rank in ranks)
     spans = [span for rank in _shown(ranks) for span in _of_rank(rank, zero)]
     whole = max(span.end for span in spans)
-    drawn = list(_joined(spans, whole))
+    drawn = list(_joined([s for s in spans if s.what not in _WHERE_SEEN or s.end - s.begin >= _SLIT * whole], whole))
     kinds = [kind for kind in (*_FILLS, _FAULT) if any(span.what == kind for span in drawn)]
     rows = list(dict.fromkeys(span.rank for span in spans))
     names = rank_names(rows, measured.conditions)

@@ -33,6 +33,7 @@ FAILURES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
+BUDGET = 20.0  # seconds; nobody is kept waiting for the pictures of hundreds of tests, the worst of which come first
 Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
 
 
@@ -63,7 +64,7 @@ def write_plots(
         try:
             path.unlink(missing_ok=True)  # an old one would speak of other records
             if time.monotonic() >= end:
-                raise TimeoutError(f"not drawn within {budget:g} s; `clusterqual report` draws all")
+                raise TimeoutError(f"not drawn within {budget:g} s; `clusterqual report --all-plots` draws all")
             if picture := make():
                 plot = Plot(name=name, criterion=criterion, picture=picture, svg=svg(picture))
                 folder.mkdir(exist_ok=True)
@@ -83,7 +84,10 @@ def _pictures(
     for record in records:
         if record.criterion in _OF_CRITERION:
             tests.setdefault(record.test, []).append(record)
-    names = _file_names(tests)
+    # Criteria have plots of different kinds, so that their tests may have the same case.
+    names: dict[str, str] = {}
+    for criterion in _OF_CRITERION:
+        names |= _file_names(test for test, group in tests.items() if group[0].criterion == criterion)
     for curve, group in _by_layout(records).items():
         yield curve, "scaling", partial(speedup, group)
     for test, group in sorted(tests.items(), key=lambda item: min(severity(r.judgement) for r in item[1])):

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.over_time import OverTime
 from pytest_clusterqual.model.probe import ProbeLedger, RankLedger
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.over_time import over_time_lines
 from pytest_clusterqual.report.terminal import printed
 
 _NAMED = 3  # ranks of one line; the others are in the JSON
@@ -86,24 +86,10 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
         if set(ends) != {"done"}:
             told = ", ".join(f"{end} on {count} rank{'s' * (count != 1)}" for end, count in ends.most_common())
             yield "ended", f"attempt {attempt}: {told}"
-    for sentence in ledger.unknown:
+    for sentence in (*ledger.over_time.untold, *ledger.unknown):
         yield "not known", sentence
     for sentence in ledger.warnings:
         yield "warning", sentence
-
-
-def over_time_lines(seen: OverTime) -> Iterator[tuple[str, str]]:
-    """Drift, the parts of a step as the last rank reaches them, a line for each finding, and what cannot be said."""
-    if seen.drift is not None and seen.interval is not None:
-        low, high = units.show_share(seen.interval.low), units.show_share(seen.interval.high)
-        yield "drift", f"{units.show_share(seen.drift)} [{low}, {high}] from the first to the last step"
-    if len(seen.stages) > 1:
-        parts = ", ".join(f"{_seconds(seconds)} {stage}" for stage, seconds in seen.stages.items())
-        yield "frontier", f"a step is over on the last rank after {parts}"
-    for finding in seen.findings:
-        yield finding.kind, f"{finding.suspect}: {finding.evidence}; look at {finding.check_next}"
-    for sentence in seen.untold:
-        yield "not known", sentence
 
 
 def _end(rank: RankLedger, attempt: int) -> str:

@@ -14,7 +14,7 @@ from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.digest import because, by_criterion, findings, heavy_loads, states
+from pytest_clusterqual.report.digest import because, by_criterion, conditions_of, findings, heavy_loads, states
 from pytest_clusterqual.report.saving import saving_lines
 from pytest_clusterqual.report.table import GAP, STYLES, filled, severity, table, words
 
@@ -117,7 +117,7 @@ def _closing(
     if suspects:
         lines.append(("look at", text.finding_line(suspects[0]) + _more(len(suspects) - 1), ""))
     lines += [("note", line, "") for line in _note_lines(notes)]
-    known = [record.conditions for record in records if record.conditions is not None]
+    known = conditions_of(records)
     if places := list(dict.fromkeys(text.ranks_of(conditions) for conditions in known)):
         lines.append(("on", " | ".join(places), ""))
     if simulated:

@@ -45,6 +45,18 @@ def torchrun(example: str, folder: Path, *, ranks: int, restarts: int = 0) -> su
         )  # fmt: skip
 
 
+def shell(command: str, folder: Path) -> str:
+    """Run a command line of a page in `folder`; what it printed, once it has ended well."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CLUSTERQUAL_", "COV_"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    ran = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False, env={**environment, "PATH": path, "COLUMNS": "100"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
 def end(process: subprocess.Popen[bytes], folder: Path, within: float = 180) -> None:
     """Wait until it has ended well."""
     try:

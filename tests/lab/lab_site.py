@@ -101,7 +101,10 @@ PROJECT: dict[str, Any] = {
         "global_batch": 4, "steps": 40, "seed": 1,
     },
     "layouts": [{"name": "ddp"}],
-    "full_run": {"checkpoint": {"every": 2, "mode": "sync"}, "require": [{"checkpoint_blocking": "<= 60 s"}]},
+    "full_run": {
+        "checkpoint": {"every": 2, "mode": "sync"}, "require": [{"checkpoint_blocking": "<= 60 s"}],
+        "alone": False, "apart": False,
+    },
 }  # fmt: skip
 
 

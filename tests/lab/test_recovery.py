@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,8 +56,9 @@ class Recovered:
         argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nodes=3", "--qual-run-dir=run",
                 "--qual-keep-going"]  # fmt: skip
         with nothing_left(lab, seconds=20):
-            done = lab.login.run(argv, cwd=folder, timeout=900, stdin=subprocess.DEVNULL)
+            done = lab.login.run(argv, cwd=folder, timeout=1800)
         self.code, self.out = done.returncode, done.stdout + done.stderr
+        print(self.out)
         lines = (folder / "run" / "records.jsonl").read_text().splitlines()
         self._records = [json.loads(line) for line in lines]
 

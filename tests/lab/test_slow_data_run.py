@@ -56,5 +56,5 @@ def test_the_host_with_slow_data_is_named(lab: Lab, loader: dict[str, int]) -> N
     with slow_file(lab["node2"], data, 8 * MIB):
         slow = data_stall(lab, name, data, loader)
     assert slow["value"] > 0.2
-    assert "rank 1 on node2" in slow["note"]
+    assert "rank 1 on node2" in slow["reason"]
     assert slow["per_rank"]["0"] < slow["per_rank"]["1"] / 3

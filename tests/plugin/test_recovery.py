@@ -10,7 +10,7 @@ from sites import Run, Site
 
 pytestmark = pytest.mark.slow
 
-AT = 5  # a checkpoint is complete after step 3
+AT = 5  # there is a checkpoint of step 3
 HANG = 5  # seconds
 # Name of the test -> what the file plans, and whom the note names.
 QUICK: dict[str, tuple[dict[str, Any], str]] = {
@@ -30,7 +30,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 def recovered(site: Site, planned: dict[str, tuple[dict[str, Any], str]]) -> Run:
     site.configure({
         "full_run": {
-            "steps": 10, "checkpoint": {"every": 3, "mode": "async"}, "hang_timeout": f"{HANG} s",
+            "steps": 10, "checkpoint": {"every": 3, "mode": "sync"}, "hang_timeout": f"{HANG} s",
             "alone": False, "apart": False, "failure": [{**failure, "at_step": AT} for failure, _ in planned.values()],
             "require": [{"recovery": "<= 30 min"}],
         },

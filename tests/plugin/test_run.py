@@ -56,6 +56,8 @@ def test_every_record_is_whole_and_says_under_which_conditions(run: Run) -> None
             assert record.judgement.quantity in ("alpha", "plateau", "wait")
             assert record.judgement.verdict == "MEASURED"
             continue
+        if record.judgement.quantity in ("checkpoint_loss", "checkpoint_interval"):  # worked out, not measured
+            continue
         assert record.judgement.interval is not None
         assert record.judgement.interval.low <= record.judgement.value <= record.judgement.interval.high
 

@@ -121,4 +121,3 @@ def test_who_is_told_to_end_saves_and_leaves_nothing_to_do_again(tmp_path: Path)
         assert not any(line.error for line in process.lines)
         assert not list(lines(process, "done"))
         assert process.lines[-1].what == "end"
-

@@ -23,7 +23,9 @@ def steps(notice, count, seconds=0.005):
 
 
 def ended(code: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", BEFORE + code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE + code], capture_output=True, text=True, timeout=60, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 

@@ -53,5 +53,5 @@ def test_the_rank_with_slow_data_is_named(tmp_path: Path, loader: Loader) -> Non
     )  # fmt: skip
     measured = FullRunMeasurement(conditions=conditions, run=full_run, started=0.0, seconds=1.0)
     (stall,) = [each for each in judge_full_run(measured, ()) if each.quantity == "data_stall"]
-    assert "rank 1 on b" in stall.note
+    assert "rank 1 on b" in stall.reason
     assert stall.per_rank["1"] > 0.5 > 3 * stall.per_rank["0"]

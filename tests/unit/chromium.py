@@ -9,12 +9,21 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Chromium speaks through just these; a pipe of ours may have any number but them.
+_ON_3_AND_4 = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
+for number, end in enumerate(ends, 3):
+    os.dup2(end, number)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 _PATIENCE = 60.0  # seconds for any answer: a loaded machine is slow, a dead browser is found by its pipe
 
 
@@ -23,7 +32,7 @@ def found() -> str | None:
 
 
 class Browser:
-    """One process with one page. `events` are the messages that nobody asked for, in their order."""
+    """One process with one page, once it is opened. `events` are the messages that nobody asked for, in their order."""
 
     def __init__(self, program: str, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
@@ -32,7 +41,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", program, "--headless",
+                [sys.executable, "-c", _ON_3_AND_4, str(theirs_in), str(theirs_out), program, "--headless",
                  "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run", "--disable-extensions",
                  "--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"],
                 pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -40,6 +49,10 @@ class Browser:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
+        self._session = ""
+
+    def open(self) -> None:
+        """Begin to speak with it; it may still be starting."""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -66,8 +79,9 @@ class Browser:
             self._receive(end)
 
     def press(self, key: str) -> None:
+        code, types = {"Tab": (9, {}), "Enter": (13, {"text": "\r"})}[key]
         for kind in ("keyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Tab": 9}[key])
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **types)
 
     def picture(self, *, whole: bool = False) -> bytes:
         """A PNG of what is seen, or of the `whole` page."""
@@ -134,6 +148,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     assert program is not None
     opened = Browser(program, profile)
     try:
+        opened.open()
         yield opened
     finally:
         opened.close()

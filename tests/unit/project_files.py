@@ -266,7 +266,7 @@ BAD_EDITS: list[tuple[str, str, str | list[str]]] = [
     ("warmup_steps: 2", "warmup_steps: -1", "33: scaling.warmup_steps: got -1, want at least 0"),
     # Full run; more of it in test_project_full_run.py
     ("recovery:", "recovry:", "43: full_run.require[1].recovry: unknown key; did you mean recovery? want one of "
-     + ", ".join(QUANTITIES["full_run"])),
+     "layout, " + ", ".join(QUANTITIES["full_run"])),
     # The layouts of a criterion
     ("layouts: [fsdp-ac]", "layouts: [fsdp]",
      '40: full_run.layouts[0]: got "fsdp", did you mean fsdp-ac? want one of ddp, fsdp-ac'),

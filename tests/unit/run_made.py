@@ -25,17 +25,22 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Told = tuple[list[Record], Measurements]
 
 
-def whole_cluster(nodes: int, per_node: int, tests: int, *, seed: int = 1) -> Told:
-    """So many `tests` on nodes x ranks: one of the nodes criterion, half of the rest of Fabric, and the others."""
+def whole_cluster(nodes: int, per_node: int, tests: int, *, samples: bool = True, seed: int = 1) -> Told:
+    """So many `tests` on nodes x ranks: one of the nodes criterion, half of the rest of Fabric, and the others.
+
+    With `samples`, the measurements of Memory.
+    """
     random, at = Random(seed), with_telemetry(cluster(nodes, per_node, layout=None, workload=None))
-    records, measurements = list(_of_nodes(at)), {}
+    records: list[Record] = list(_of_nodes(at))
+    measurements: dict[str, MemoryMeasurement] = {}
     for number in range(1, tests):
         name = f"m{number + 1:04d}"
         kind = number % 10
         if kind < 5:
             made = _of_fabric(number, at, random)
         elif kind < 7:
-            made, measurements[name] = _of_memory(number, at, random)
+            made = _of_memory(number, at, random)
+            measurements |= {name: _held(made[0])} if samples else {}
         elif kind < 9:
             made = _of_scaling(number, at, random)
         else:
@@ -89,34 +94,40 @@ def _slow_node(at: Conditions) -> Finding:
     return finding(suspect=f"NIC mlx5_3 of {at.hosts[-1]}", kind="slow NIC")
 
 
-def _of_memory(number: int, at: Conditions, random: Random) -> tuple[list[Record], MemoryMeasurement]:
+def _of_memory(number: int, at: Conditions, random: Random) -> list[Record]:
     under = _job(at, number)
-    limit = 80 * 1024 * MIB
-    peaks = {rank: (40 + rank % 5) * 1024 * MIB for rank in range(at.ranks)}
-    ranks = tuple(
-        RankMemory(
-            rank=rank, step_peaks=(peak - MIB, peak), reserved_peaks=(), device_used=peak + 1024 * MIB, limit=limit,
-            limit_from="GPU memory", counted="allocated tensors", losses=(5.5, 5.4), data_digest="3fb1",
-            parts={name: int(peak * share) for name, share in PARTS.items()},
-        )
-        for rank, peak in peaks.items()
-    )  # fmt: skip
+    peaks = {str(rank): float((40 + rank % 5) * 1024 * MIB) for rank in range(at.ranks)}
     highest, test = max(peaks.values()), f"test_memory[{under.layout}]"
-    exact: dict[str, Any] = {"under": under, "label": "", "findings": (), "samples": (float(highest),)}
+    usual: dict[str, Any] = {
+        "under": under, "label": "", "findings": (), "samples": (highest,), "verdict": Verdict.PASS, "reason": "well",
+    }  # fmt: skip
     peak = record(
-        test, "memory", quantity="peak", value=float(highest), unit="B", reason=f"peak {highest} B is well",
-        interval=Interval(low=highest, high=highest, kind="maximum", samples=2 * at.ranks), verdict=Verdict.PASS,
-        requirement=demand("<= 72 GiB", 72.0 * 1024 * MIB, "B", 9), margin=0.4,
-        per_rank={str(rank): float(size) for rank, size in peaks.items()},
-        parts={name: highest * share for name, share in PARTS.items()}, **exact,
+        test, "memory", quantity="peak", value=highest, unit="B", margin=0.4, per_rank=peaks,
+        interval=Interval(low=highest, high=highest, kind="maximum", samples=2 * at.ranks),
+        requirement=demand("<= 72 GiB", 72.0 * 1024 * MIB, "B", 9),
+        parts={name: highest * share for name, share in PARTS.items()}, **usual,
     )  # fmt: skip
     headroom = record(
-        test, "memory", quantity="headroom", value=0.44, unit="1", reason="headroom 44 %", verdict=Verdict.PASS,
+        test, "memory", quantity="headroom", value=0.44, unit="1", margin=3.4,
         interval=Interval(low=0.44, high=0.44, kind="maximum", samples=at.ranks),
-        requirement=demand(">= 10 %", 0.1, "1", 9), margin=3.4,
-        per_rank={str(rank): 0.44 + random.uniform(0, 0.01) for rank in peaks}, **exact,
+        requirement=demand(">= 10 %", 0.1, "1", 9),
+        per_rank={rank: 0.44 + random.uniform(0, 0.01) for rank in peaks}, **usual,
     )  # fmt: skip
-    return [peak, headroom], MemoryMeasurement(conditions=under, ranks=ranks, started=peak.started, seconds=20.0)
+    return [peak, headroom]
+
+
+def _held(told: Record) -> MemoryMeasurement:
+    """The samples behind the peaks of a record."""
+    assert told.conditions is not None
+    ranks = tuple(
+        RankMemory(
+            rank=int(rank), step_peaks=(int(peak) - MIB, int(peak)), reserved_peaks=(), device_used=int(peak) + MIB,
+            limit=80 * 1024 * MIB, limit_from="GPU memory", counted="allocated tensors", losses=(5.5, 5.4),
+            data_digest="3fb1", parts={name: int(peak * share) for name, share in PARTS.items()},
+        )
+        for rank, peak in told.judgement.per_rank.items()
+    )  # fmt: skip
+    return MemoryMeasurement(conditions=told.conditions, ranks=ranks, started=told.started, seconds=20.0)
 
 
 def _of_scaling(number: int, at: Conditions, random: Random) -> Iterator[Record]:

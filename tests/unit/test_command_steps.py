@@ -65,7 +65,7 @@ def test_without_a_step_the_lines_are_shown_that_are_missing() -> None:
 def test_what_is_not_told_is_unknown() -> None:
     rank = Rank().starts().span("step", 1.0, step=1).span("step", 1.0, step=2)
     found = trained(rank, work=Work())
-    assert found.unknown == ("data", "losses", "work", "inside")
+    assert found.unknown == ("losses", "data", "work", "inside")
     assert (found.data_seconds, found.losses, found.tokens_per_step) == ((), (), 0)
 
 

@@ -12,6 +12,7 @@ from pytest_clusterqual.cli import main
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
+from pytest_clusterqual.own import TrainingJob
 from pytest_clusterqual.read.command import CommandSection
 from pytest_clusterqual.read.project import load_project
 
@@ -151,3 +152,15 @@ def test_every_page_is_in_the_site() -> None:
 
     found = pages(yaml.safe_load(page("mkdocs.yml"))["nav"])
     assert sorted(found) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_factory_of_the_page_is_the_one_of_the_examples() -> None:
+    (code,), (text,) = blocks("docs/factory.md", "python"), blocks("docs/factory.md", "yaml")
+    assert code.strip() in page("examples/factory/images.py")
+    assert text.strip() in page("examples/factory/clusterqual.yaml")
+    factory = load_project(ROOT / "examples" / "factory" / "clusterqual.yaml", nodes=2, nproc_per_node=1)
+    assert factory.workload.factory is not None
+    told = set(re.findall(r"^\| `(\w+)` \| ", page("docs/factory.md").partition("## ")[0], flags=re.MULTILINE))
+    assert told == {field.name for field in dataclasses.fields(TrainingJob)}
+    for command in re.findall(r"^    (pytest .*)", page("docs/factory.md"), flags=re.MULTILINE):
+        parse(command)

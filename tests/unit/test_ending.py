@@ -10,10 +10,11 @@ import pytest
 from fabric_made import cluster, swept
 from made import RUN
 
+from pytest_clusterqual import reporting
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.ending import Ending
 from pytest_clusterqual.report import plots
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.runs import RunFolder, Selected
 
 SVG = ["all_reduce-world-sizes.svg", "all_reduce-world-waits.svg"]
 
@@ -26,10 +27,14 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
+def ending_with(report: Path | None) -> Ending:
+    project = SimpleNamespace(name="demo", decision=None)
+    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: (), report=report)))
+
+
 @pytest.fixture
 def ending() -> Ending:
-    project = SimpleNamespace(name="demo", decision=None)
-    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: (), report=None)))
+    return ending_with(None)
 
 
 def drawn(folder: RunFolder) -> list[str]:
@@ -75,3 +80,64 @@ def test_the_report_command_draws_them_again(folder: RunFolder, capsys: pytest.C
     assert main(["report", str(folder.path)]) == 0
     assert drawn(folder) == SVG
     assert "2 SVG files in" in capsys.readouterr().out
+
+
+def test_a_run_ends_with_a_page_that_has_its_plots(folder: RunFolder, ending: Ending) -> None:
+    assert ending.finish(folder, 0, "") == 0
+    page = (folder.path / "report.html").read_text()
+    assert page.count("<svg") == len(SVG)
+    assert "all_reduce-world: all_reduce in world, over the message size" in page
+    assert f"page {folder.path}/report.html" in " ".join(told(ending).split())
+
+
+def test_the_page_goes_where_it_is_asked_for(folder: RunFolder, tmp_path: Path) -> None:
+    place = tmp_path / "for" / "the vendor.html"
+    assert ending_with(place).finish(folder, 1, "") == 1
+    assert "</html>" in place.read_text()
+    assert not (folder.path / "report.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_told_and_the_run_does_not_exit_0(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    ending = ending_with(tmp_path / "file" / "page.html")
+    assert ending.finish(folder, 0, "") == 1
+    assert f"{tmp_path}/file/page.html: cannot be written: Not a directory" in told(ending)
+    assert (folder.path / "junit.xml").exists() and drawn(folder) == SVG
+
+
+def test_a_page_that_cannot_be_made_takes_nothing_with_it(
+    folder: RunFolder, ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(told: object) -> str:
+        raise KeyError("quantity")
+
+    monkeypatch.setattr(reporting, "html_report", fails)
+    assert ending.finish(folder, 0, "") == 1
+    assert "report.html: could not be made: KeyError: 'quantity'" in told(ending)
+    assert (folder.path / "junit.xml").exists() and drawn(folder) == SVG
+
+
+def test_tests_without_a_record_and_those_left_out_are_on_the_page(folder: RunFolder, ending: Ending) -> None:
+    folder.select({
+        "test_memory[ddp]": Selected(criterion="memory"),
+        "test_fabric[x-rails]": Selected(criterion="fabric", inapplicable="there is one NIC a node"),
+    })  # fmt: skip
+    ending.finish(folder, 0, "")
+    page = (folder.path / "report.html").read_text()
+    assert "although asked for: ddp." in page
+    assert "1 test: there is one NIC a node" in page
+
+
+def test_the_report_command_makes_the_page_again(folder: RunFolder, tmp_path: Path) -> None:
+    assert main(["report", str(folder.path)]) == 0
+    again = tmp_path / "again.html"
+    assert main(["report", str(folder.path), "--out", str(again)]) == 0
+    assert again.read_bytes() == (folder.path / "report.html").read_bytes()
+
+
+def test_the_report_command_says_which_page_it_could_not_write(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert main(["report", str(folder.path), "--out", str(tmp_path / "file" / "page.html")]) == 4
+    assert "cannot be written: Not a directory" in capsys.readouterr().err

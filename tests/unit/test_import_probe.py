@@ -48,14 +48,15 @@ def test_the_table_of_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ["residual", "125 ms", "0.361 %"],
         ["wall clock", "34.6 s", "100 %"],
     ]
-    assert [re.split(r"\s{2,}", row) for row in lines.splitlines()[:7]] == [
+    assert [re.split(r"\s{2,}", row) for row in lines.splitlines()[:8]] == [
         ["goodput", "34.7 tokens/s of wall clock, 34.7 % of the steady state"],
         ["step", "1 s [1 s, 1 s], the median of kept steps on their slowest rank, once warm"],
         ["steps", "12 kept, 2 done again after 1 restart"],
         ["data stall", "21.1 % on rank 0 of its data and step time"],
         ["checkpoints", "2 saves blocked 1.25 s on their slowest rank: median 625 ms, worst 750 ms after step 12"],
         ["ended", "attempt 0: killed on 1 rank"],
-        ["not known", re.split(r"\s{2,}", lines.splitlines()[6])[1]],
+        ["not known", "drift, changes and stalls of the step time: 12 steps, want 256 or more"],
+        ["not known", re.split(r"\s{2,}", lines.splitlines()[7])[1]],
     ]
     assert "warning" not in lines
 

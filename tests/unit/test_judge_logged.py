@@ -214,6 +214,20 @@ def test_drift_gives_few_false_alarms() -> None:
     assert alarms <= 3
 
 
+def test_long_logs_tell_when_steps_became_slower_and_what_comes_again() -> None:
+    took = [*noisy(350, 2.0, seed=3), *noisy(300, 2.2, seed=4)]
+    took[49::50] = [2 * seconds for seconds in took[49::50]]
+    for over in (1, 10):
+        lines = [step(n * over, over=over, seconds=seconds) for n, seconds in enumerate(took, 1)]
+        change, stall = run_of([lines]).findings
+        assert (change.kind, change.suspect, stall.kind) == ("change", "the run", "periodic stall")
+        assert change.evidence.startswith(f"from step {351 * over} on a step takes 1.1 x")
+        assert stall.evidence.startswith(f"every {50 * over} steps a step takes")
+    assert run_of([lines[:200]]).findings == (), "too few to say"
+    batches = [replace(line, samples=8.0 if line.step < 3000 else 9.0) for line in lines]
+    assert run_of([batches]).findings == (), "the batch changes"
+
+
 def test_losses_that_are_not_finite_and_skipped_steps(tmp_path: Path) -> None:
     text = megatron([2.7] * 3) + megatron_line(40, 2700, loss="nan", skipped=7) + megatron_line(50, 2700, loss="inf")
     run = logged_run(read(tmp_path, text))

@@ -66,6 +66,14 @@ def test_a_hang_is_detected_by_whoever_waits_too_long() -> None:
     )
 
 
+def test_work_in_flight_is_lost_from_when_it_strikes() -> None:
+    """Rank 1 is hit half a second after its last step, rank 0 has by then waited for it for a quarter."""
+    victim = broken_off(1).passes(0.5).mark("fault", 7, name="kill_rank")
+    run = failed("kill_rank", waits(after=1.0), victim)
+    assert seconds(run, "lost") == [2.0 + 0.25, 2.0 + 0.5], "steps 5 and 6, and what was under way"
+    assert seconds(run, "detection") == [0.75, 0.75]
+
+
 def test_an_error_is_detected_by_the_survivors_or_by_whoever_raised_it() -> None:
     raising = struck("raise_rank").ends("RuntimeError")
     found = events(failed("raise_rank", waits(after=0.125), raising))
@@ -108,6 +116,16 @@ def test_a_save_that_fails_in_the_background_is_noticed_steps_later() -> None:
     assert closes(account(run))
 
 
+def test_whoever_was_hit_knows_best_what_it_took_to_notice() -> None:
+    """On another host nothing but the last whole step is known."""
+    ranks = [to_step_8(0), to_step_8(1).mark("fault", 9, name="fail_save")]
+    for rank in ranks:
+        rank.span("save", 0.5, step=8).step(9).passes(0.125).ends("ClusterQualError")
+    run = failed("fail_save", *ranks)
+    apart = replace(run, ranks=(run.ranks[0], shifted(run.ranks[1], 5000.0, clock="other")))
+    assert events(apart).detection == 1.875
+
+
 def in_order(rank: int) -> Rank:
     """It is told to end, does its step, saves and leaves."""
     return struck("sigterm", rank).step(7).saves(7, then=0.0).ends()
@@ -130,7 +148,7 @@ def test_a_job_that_is_told_to_end_loses_nothing(hosts: int) -> None:
 
 
 def lost_node(go_on: Any, second: str) -> FullRun:
-    """Each rank on a node with a clock of its own; the second one is lost and replaced by that of the clock `second`."""
+    """Each rank on a node with a clock of its own; the second one is lost, and then there is the node `second`."""
     run = failed("kill_node", waits(after=0.25), struck("kill_node"), go_on=go_on)
     moved = shifted(run.ranks[1], 5000.0, clock="node1")
     if second != "node1":
@@ -139,9 +157,12 @@ def lost_node(go_on: Any, second: str) -> FullRun:
 
 
 def test_a_node_that_comes_back_tells_by_itself_how_long_it_was_away() -> None:
-    found = events(lost_node("same", "node1"))
+    run = lost_node("same", "node1")
+    found = events(run)
     assert (found.detection, found.restart) == (0.25, 20.0 - 14.0)
     assert found.recovery == pytest.approx(23.0 + 3 * 1.25 - STRUCK)
+    assert seconds(run, "detection") == [0.25, 0.0], "its own clock does not know when it was noticed elsewhere"
+    assert seconds(run, "restart") == [20.0 - 14.0, 20.0 - STRUCK]
 
 
 def test_of_a_node_that_is_replaced_the_others_tell() -> None:
@@ -179,17 +200,17 @@ def resumed(run: FullRun, alone: FullRun | None = None) -> Judgement:
     return the(judge_full_run(m, []), "resumed_loss")
 
 
-def with_loss(run: FullRun, changes: dict[int, float], *, process: int = 1) -> FullRun:
-    """The losses of some steps of one process of rank 1 changed by a share."""
-    rank = run.ranks[1]
-    theirs = {id(line) for line in rank.processes[process].lines}
+def with_loss(run: FullRun, changes: dict[int, float], *, rank: int = 1, process: int = 1) -> FullRun:
+    """The losses of some steps of one process of a rank changed by a share."""
+    theirs = {id(line) for line in run.ranks[rank].processes[process].lines}
 
     def change(line: Any) -> Any:
         if line.what != "loss" or id(line) not in theirs or line.step not in changes:
             return line
         return replace(line, value=line.value * (1 + changes[line.step]))
 
-    return replace(run, ranks=(run.ranks[0], edited(rank, change)))
+    ranks = tuple(edited(one, change) if one.rank == rank else one for one in run.ranks)
+    return replace(run, ranks=ranks)
 
 
 def test_steps_that_are_done_again_have_the_same_loss() -> None:
@@ -204,8 +225,8 @@ def test_another_loss_is_another_training(share: float, verdict: Verdict) -> Non
     assert found.verdict is verdict
     if verdict is Verdict.ERROR:
         assert found.reason == (
-            "resumed training is not the same training: step 6 had loss 4.94 of 2 ranks, and 4.940049 when it came "
-            "again, 1e-05 of it apart, more than 1e-06"
+            "resumed training is not the same training: step 6 had loss 4.94 of 2 ranks, and 4.940049 of 2 when it "
+            "came again, 1e-05 of it apart, more than 1e-06"
         )
         assert [finding.suspect for finding in found.findings] == ["checkpoint"]
 
@@ -234,14 +255,12 @@ def test_after_the_failure_a_run_is_no_further_from_that_on_one_node_than_before
     alone = full_run(quiet(0), nodes=1)
     run = killed_run()
     assert resumed(run, alone).value == 0.0
-    drifting = with_loss(with_loss(run, {step: 2e-5 for step in range(1, 7)}, process=0), {5: 2e-5, 6: 2e-5, 9: 1e-4})
+    before = with_loss(run, dict.fromkeys(range(1, 7), 3e-5), rank=0, process=0)
+    drifting = with_loss(before, {5: 3e-5, 6: 3e-5, 9: 2.5e-4}, rank=0)
     assert resumed(drifting, alone).verdict is Verdict.MEASURED, "no more than ten times further"
-    last = run.ranks[0]
-    off = replace(run, ranks=(edited(last, lambda line: replace(line, value=4.0) if (line.what, line.step) == (
-        "loss", 9) else line), run.ranks[1]))  # fmt: skip
-    found = resumed(off, alone)
+    found = resumed(with_loss(before, {5: 3e-5, 6: 3e-5, 9: 4e-4}, rank=0), alone)
     assert found.verdict is Verdict.ERROR
-    assert "step 9 has loss 4, and 4.91 on one node" in found.reason
+    assert "step 9 has loss 4.911964, and 4.91 on one node" in found.reason
 
 
 def test_a_run_without_a_failure_has_nothing_to_resume() -> None:

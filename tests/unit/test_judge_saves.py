@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def saving(
-    rank: int, *, then: float = 7.2, beside: float = 1.5, size: int = 0, extra: int = 0, noise: Any = lambda step: 0.0
+    rank: int, *, then: float = 7.25, beside: float = 1.5, size: int = 0, extra: int = 0, noise: Any = lambda step: 0.0
 ) -> Rank:
     """24 steps of 1 s, 0.25 s of data before each; saves of 0.5 s after steps 8 and 16, complete `then` s later.
 
@@ -46,9 +46,9 @@ def figure(run: FullRun, quantity: str, *required: str) -> Judgement:
 def test_each_rank_tells_what_it_saw_of_a_save() -> None:
     run = saved_run(saving(0, size=3 * MIB, extra=5), saving(1, then=6.0, size=MIB, extra=7))
     first, _second = saves(run)
-    assert (first.attempt, first.step, first.blocking, first.completion) == (0, 8, 0.5, pytest.approx(7.7))
+    assert (first.attempt, first.step, first.blocking, first.completion) == (0, 8, 0.5, pytest.approx(7.75))
     assert first.parts == (
-        Part(rank=0, blocking=0.5, completion=pytest.approx(7.7), size=3 * MIB, extra=5),
+        Part(rank=0, blocking=0.5, completion=7.75, size=3 * MIB, extra=5),
         Part(rank=1, blocking=0.5, completion=6.5, size=MIB, extra=7),
     )
 
@@ -68,8 +68,8 @@ def test_a_save_that_a_failure_interrupts_is_no_complete_one() -> None:
         saves(replace(run, ranks=(run.ranks[0], lost)))
 
 
-def test_where_a_script_marks_no_save_as_complete_each_is_when_it_ends() -> None:
-    run = saved_run(saving(0), saving(1))
+def test_where_a_command_marks_no_save_as_complete_each_is_when_it_ends() -> None:
+    run = replace(saved_run(saving(0), saving(1)), checkpoints=None)
     unmarked = replace(
         run, ranks=tuple(edited(r, lambda line: None if line.what == "saved" else line) for r in run.ranks)
     )
@@ -80,8 +80,8 @@ def test_where_a_script_marks_no_save_as_complete_each_is_when_it_ends() -> None
 def test_the_rate_is_that_of_the_rank_with_the_most_to_write() -> None:
     run = saved_run(saving(0, size=231 * MIB), saving(1, size=77 * MIB))
     rate = figure(run, "checkpoint_rate", ">= 40 MB/s")
-    assert rate.value == pytest.approx(231 * MIB / 7.7)
-    assert rate.per_rank == {"0": pytest.approx(231 * MIB / 7.7), "1": pytest.approx(77 * MIB / 7.7)}
+    assert rate.value == pytest.approx(231 * MIB / 7.75)
+    assert rate.per_rank == {"0": pytest.approx(231 * MIB / 7.75), "1": pytest.approx(77 * MIB / 7.75)}
     assert rate.verdict is Verdict.FAIL
     assert "231 MiB of rank 0 on node0, worst of 2, step 8, in /shared/checkpoints" in rate.reason
     assert the(judge_full_run(measured(saved_run(saving(0), saving(1))), []), "goodput")
@@ -110,7 +110,7 @@ def wobble(step: int) -> float:
 
 def test_inflation_compares_steps_beside_a_save_with_those_between() -> None:
     """Of 24 steps 8 run beside a save; those of the slower rank count, and 16 are free."""
-    run = saved_run(saving(0, noise=wobble), saving(1, beside=1.2, noise=wobble))
+    run = saved_run(saving(0, noise=wobble), saving(1, beside=1.25, then=6.0, noise=wobble))
     found = inflation(run)
     assert found is not None and found.interval is not None
     assert (found.beside, found.free) == (8, 16)

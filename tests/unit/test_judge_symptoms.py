@@ -134,7 +134,7 @@ SEEN: dict[str, tuple[dict[str, list[Record] | None], str, str]] = {
     "restart": ({"full_run": recovery(restart=30.0)}, "most of it restart: 30 s", "ends the old processes"),
     "rendezvous": ({"full_run": recovery(rendezvous=30.0)}, "most of it rendezvous: 30 s", "imports"),
     "load of a checkpoint": ({"full_run": recovery(checkpoint_load=30.0)}, "checkpoint load: 30 s", "read rate"),
-    "start-up": ({"full_run": ledger(init=20.0)}, "goodput 92 % [90.2 %, 93.8 %]; what takes most beside its steps is "
+    "start-up": ({"full_run": ledger(init=20.0)}, "goodput 92 % [90.2, 93.8]; what takes most beside its steps is "
                  "init: 20 s", "a longer full run"),
     "coming back": ({"full_run": ledger(rendezvous=20.0)}, "is rendezvous: 20 s", "starting and ending"),
     "warming up": ({"full_run": ledger(**{"re-warm-up": 20.0})}, "is re-warm-up: 20 s", "compilation"),

@@ -33,7 +33,7 @@ def plan(file: Path, keys: str, **options: int) -> FullRunPlan:
 def problems(file: Path, keys: str, **options: int) -> list[str]:
     with pytest.raises(ProjectFileError) as caught:
         plan(file, keys, **options)
-    return caught.value.problems
+    return list(caught.value.problems)
 
 
 def test_one_way_to_save_may_stand_by_itself_and_several_are_a_list(file: Path) -> None:
@@ -65,6 +65,11 @@ def test_the_other_keys_have_units_and_defaults(file: Path) -> None:
     assert plan(file, SAVE_2) == FullRunPlan(checkpoints=(Checkpoints(every=2),))
 
 
+def test_a_demand_may_be_on_one_layout(file: Path) -> None:
+    (demand,) = plan(file, f"{SAVE_2}, require: [{{layout: ddp, gain: '>= 1.3'}}]").require
+    assert (demand.layout, demand.quantity, demand.value) == ("ddp", "gain", 1.3)
+
+
 ONE_OF = "want one of kill_rank, hang_rank, raise_rank, fail_save, kill_node, sigterm"
 NOTHING_FAILS = "nothing fails in this run, want full_run.failure: {kill_rank: ..., at_step: ...}"
 FAULTS = [
@@ -88,8 +93,8 @@ FAULTS = [
     (f"{WITH_1}, failure: {{kill_rank: 0}}", "failure.at_step: the key is missing"),
     (f"{WITH_1}, failure: {{kill_rank: -1, at_step: 12}}", "failure.kill_rank: got -1, want at least 0"),
     (f"{WITH_1}, failure: {{sigterm: false, at_step: 12}}", "failure.sigterm: got false, want true"),
-    (f"{WITH_1}, failure: {{sigkill: 1, at_step: 12}}", "failure.sigkill: unknown key; did you mean kill_rank? want "
-     "one of kill_rank, hang_rank, raise_rank, fail_save, kill_node, sigterm, at_step, go_on"),
+    (f"{WITH_1}, failure: {{sigkill: 1, at_step: 12}}", "failure.sigkill: unknown key; want one of "
+     "kill_rank, hang_rank, raise_rank, fail_save, kill_node, sigterm, at_step, go_on"),
     (f"{WITH_1}, failure: {{kill_rank: 0, at_step: 4}}", "failure.at_step: got 4, want a step after the first "
      "checkpoint at 4, so that there is one to resume"),
     (f"{WITH_1}, failure: [{{kill_rank: 0, at_step: 5}}, {{kill_rank: 0, at_step: 16}}]", "failure[1].at_step: got 16, "
@@ -114,6 +119,7 @@ FAULTS = [
      "with, want full_run.alone: true"),
     (f"{SAVE_2}, require: [{{recovery: '<= 60 s'}}]", f"require[0].recovery: {NOTHING_FAILS}"),
     (f"{SAVE_2}, failure: null, require: [{{steps_lost: '<= 4'}}]", f"require[0].steps_lost: {NOTHING_FAILS}"),
+    (f"{SAVE_2}, require: [{{layout: fsdp, gain: '>= 1'}}]", 'require[0].layout: got "fsdp", want one of ddp'),
     (f"{SAVE_2}, require: [{{ettr: '>= 2'}}]", 'require[0].ettr: got ">= 2", which is 200 %; want at most 100 %'),
 ]  # fmt: skip
 

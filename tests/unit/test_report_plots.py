@@ -360,7 +360,7 @@ def test_time_is_up_after_the_budget_and_an_old_plot_does_not_stay(tmp_path: Pat
     (tmp_path / "all_reduce-world-sizes.svg").write_text("of an earlier attempt")
     count, missing = written(swept(TEST, cluster(2)), {}, tmp_path, budget=0)
     assert count == 0
-    assert "not drawn within 0 s; `clusterqual report` draws all (+1 more)" in missing
+    assert "not drawn within 0 s; `clusterqual report --all-plots` draws all (+1 more)" in missing
     assert list(tmp_path.iterdir()) == []
 
 

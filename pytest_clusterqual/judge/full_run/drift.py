@@ -59,4 +59,4 @@ def _slopes(series: NDArray[np.float64]) -> Floats:
 
     count = series.shape[1]
     one, other = np.triu_indices(count, k=1)
-    return np.array([np.median((row[other] - row[one]) / (other - one)) for row in series]) * count
+    return np.array([count * np.median((row[other] - row[one]) / (other - one)) for row in series])

@@ -76,7 +76,8 @@ class Course:
     @property
     def seconds(self) -> Floats:
         """Of each step, from where the last rank was ready to begin it until the last one was over."""
-        return self.reached[-1] - self.reached[0]
+        seconds: Floats = self.reached[-1] - self.reached[0]
+        return seconds
 
     @property
     def increments(self) -> Floats:
@@ -195,3 +196,17 @@ class Frontier:
             self._rows[kind, name] = np.full(len(wider), _EMPTY[kind])
             self._rows[kind, name][here] = row
         self._numbers = wider
+
+
+def single(numbers: Counts, seconds: Floats, *, at: Floats) -> Course:
+    """Steps of which only number, time and place in time are known, all of the same work."""
+    import numpy as np
+
+    nothing = np.zeros(len(numbers))
+    frontier = Frontier()
+    frontier.add(0, "", Columns(
+        numbers=numbers, world=np.ones_like(numbers), seconds=seconds, tokens=np.ones_like(numbers),
+        sequences=np.ones_like(numbers), at=at, warming=np.zeros(len(numbers), np.bool_),
+        bounds={BETWEEN: nothing, DATA: nothing, STEP: seconds}, beside={},
+    ))  # fmt: skip
+    return frontier.course()

@@ -37,8 +37,9 @@ def interval_advice(run: FullRun, ledger: Ledger, time_between_failures: float |
         return
     step = median(ledger.steps)
     between = _between(run, ledger) if time_between_failures is None else assumed(time_between_failures)
-    yield _loss(str(run.checkpoints or f"own-every{every}"), every, cost, step, between)
-    yield _interval(every, cost, step, between)
+    way = str(run.checkpoints or f"own-every{every}")
+    yield _loss(way, every, cost, step, between)
+    yield _interval(way, every, cost, step, between)
 
 
 def _every(run: FullRun, ledger: Ledger) -> int | None:
@@ -98,14 +99,14 @@ def _loss(way: str, every: int, cost: Cost, step: float, between: BetweenFailure
     )
 
 
-def _interval(every: int, cost: Cost, step: float, between: BetweenFailures) -> Judgement:
+def _interval(way: str, every: int, cost: Cost, step: float, between: BetweenFailures) -> Judgement:
     told = interval_told(every, cost, step, between)
     if between.mean is None:
         return judge_missing("checkpoint_interval", "", units.SECONDS, told)
     best, least, most = (best_steps(step, cost, mean) for mean in (between.mean, between.low, between.high))
     own, lost = (_lost(steps * step, cost, between) for steps in (every, best))
     note = Finding(
-        suspect="checkpoint interval", kind="saving", evidence=told, check_next=f"saving every {best} steps",
+        suspect=way, kind="checkpoint interval", evidence=told, check_next=f"saving every {best} steps",
         level="note",
     )  # fmt: skip
     thumb = ", ".join(

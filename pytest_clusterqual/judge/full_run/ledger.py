@@ -126,7 +126,7 @@ def _check_residual(ledger: RankLedger) -> None:
     if abs(residual) > max(RESIDUAL_SHARE * ledger.wall, RESIDUAL_SECONDS):
         raise MeasurementError(
             f"full run: {residual:.3g} s of the {ledger.wall:.4g} s of rank {ledger.rank} are in no state, more than "
-            f"{RESIDUAL_SHARE:.1%} and {RESIDUAL_SECONDS:g} s: what was measured is not the whole run"
+            f"{RESIDUAL_SHARE * 100:g} % and {RESIDUAL_SECONDS:g} s: what was measured is not the whole run"
         )
 
 

@@ -6,6 +6,7 @@ steps are nearly normal and nearly independent, and what is left of their memory
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     from pytest_clusterqual.judge.full_run.columns import Floats
 
 FEWEST = 256  # steps
-_FEW, _MANY, _BLOCK = 32, 128, 32  # blocks at least and at most; steps of a block where there are enough of them
+_FEW, _MANY, _BLOCK = 32, 128, 16  # blocks at least and at most; steps of a block where there are enough of them
 _JOINED = (1, 2, 4)
-_MEMORY = 2.0
+_FEW_TELL = 64
+# What blocks differ by when four are joined, over what they do by themselves, were they independent; and what steps
+# differ by that are two blocks apart, over steps one block apart. A single change must not reach this, nor chance.
+_BLOCKS_REMEMBER, _STEPS_REMEMBER = (3.0, 2.0), 1.15  # of few blocks, and of many
 _MAD_TO_SIGMA = 1.4826
 
 
@@ -23,8 +27,8 @@ _MAD_TO_SIGMA = 1.4826
 class Levels:
     """`level` is the median of the logarithm of a step's time in each block, `first` the index of its first step.
 
-    `noise` is the standard deviation that one level has without any change, `wanders` whether blocks are no more
-    alike the farther they are joined: then nothing can be told from chance.
+    `noise` is the standard deviation that one level has without any change. `wanders` says that steps remember what was
+    before for longer than a block lasts: then nothing can be told from chance.
     """
 
     level: Floats
@@ -36,16 +40,30 @@ class Levels:
     def count(self) -> int:
         return len(self.level)
 
+    @property
+    def doubt(self) -> float:
+        """By how much more than with many blocks something must stand out: few say little of their own noise."""
+        return max(1.0, math.sqrt(_FEW_TELL / self.count))
+
 
 def levels(logs: Floats) -> Levels:
-    """Of at least `FEWEST` logarithms of step times in their order."""
+    """Of at least `FEWEST` logarithms of step times in their order; as many blocks as there can be without memory."""
+    found = _cut(logs, min(max(len(logs) // _BLOCK, _FEW), _MANY))
+    while found.wanders and found.count // 2 >= _FEW:
+        found = _cut(logs, found.count // 2)
+    return found
+
+
+def _cut(logs: Floats, count: int) -> Levels:
     import numpy as np
 
-    count = min(max(len(logs) // _BLOCK, _FEW), _MANY)
     first = [len(logs) * block // count for block in range(count)]
     level = np.array([np.median(part) for part in np.split(logs, first[1:])])
-    found = [_noise(level, joined) for joined in _JOINED]
-    return Levels(level=level, first=first, noise=max(found), wanders=found[-1] > _MEMORY * max(found[0], 1e-12))
+    noise = [_noise(level, joined) for joined in _JOINED]
+    near, far = (_spread(logs[lag:] - logs[:-lag]) for lag in (len(logs) // count, 2 * len(logs) // count))
+    most = _BLOCKS_REMEMBER[count >= _FEW_TELL]
+    wanders = noise[-1] > most * max(noise[0], 1e-12) or far > _STEPS_REMEMBER * max(near, 1e-12)
+    return Levels(level=level, first=first, noise=max(noise), wanders=wanders)
 
 
 def _noise(level: Floats, joined: int) -> float:
@@ -57,6 +75,10 @@ def _noise(level: Floats, joined: int) -> float:
     import numpy as np
 
     means = np.convolve(level, np.full(joined, 1 / joined), mode="valid")
-    apart = means[joined:] - means[:-joined]
-    spread = _MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart))))
-    return spread * float(np.sqrt(joined / 2))
+    return _spread(means[joined:] - means[:-joined]) * float(np.sqrt(joined / 2))
+
+
+def _spread(values: Floats) -> float:
+    import numpy as np
+
+    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))

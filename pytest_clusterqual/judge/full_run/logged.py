@@ -7,10 +7,13 @@ import math
 from collections.abc import Sequence
 
 from pytest_clusterqual.judge.full_run import log_times
+from pytest_clusterqual.judge.full_run.frontier import single
+from pytest_clusterqual.judge.full_run.levels import FEWEST
 from pytest_clusterqual.judge.full_run.log_times import CLOCK, LINES, RATES, Sample
+from pytest_clusterqual.judge.full_run.over_time import over_time
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples, steady_start
 from pytest_clusterqual.model.log import LoggedAttempt, LoggedRun, LoggedStep, Middle, Pause, TrainingLog
-from pytest_clusterqual.model.record import Interval
+from pytest_clusterqual.model.record import Finding, Interval
 
 _SAME_WORK = 0.01  # printed rates and times are rounded
 _MOST_TO_NAME = 8
@@ -38,7 +41,7 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
             _attempt(log, place, samples[place], warm_ups[place], seconds) for place in range(len(log.attempts))
         ),
         seconds=seconds, tokens_per_step=tokens, tokens_from=tokens_from, rates=rates, device_rate=_device_rate(log),
-        drift=_drift(steady), pauses=paused, skipped=sum(step.skipped for step in steps),
+        drift=_drift(steady), findings=_over_time(steady, work=not _batch_changes(log)), pauses=paused, skipped=sum(step.skipped for step in steps),
         not_finite=tuple(step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)),
         warnings=(*log.notes, *_warnings(log, timed_by)), missing=tuple(_missing(log, seconds, rates, tokens)),
     )  # fmt: skip
@@ -119,6 +122,18 @@ def _drift(steady: Sequence[Sequence[Sample]]) -> Interval | None:
     longest = max(steady, key=len, default=[])
     half = len(longest) // 2
     return apart_ratio_interval([s.seconds for s in longest[half:]], [s.seconds for s in longest[:half]])
+
+
+def _over_time(steady: Sequence[Sequence[Sample]], *, work: bool) -> tuple[Finding, ...]:
+    """Of the longest attempt, if its lines are of equally many steps and their batches do not change."""
+    import numpy as np
+
+    longest = max(steady, key=len, default=[])
+    if not work or len(longest) < FEWEST or len({sample.over for sample in longest}) != 1:
+        return ()
+    seconds = np.array([sample.seconds for sample in longest])
+    over = np.cumsum(seconds * longest[0].over)
+    return over_time(single(np.array([sample.step for sample in longest]), seconds, at=over - over[0])).findings
 
 
 def _pauses(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.changes import LEAST, Change, changes
+from pytest_clusterqual.judge.full_run.changes import LEAST, changes
 from pytest_clusterqual.judge.full_run.drift import deviation, drift_interval, slope
 from pytest_clusterqual.judge.full_run.frontier import Course
 from pytest_clusterqual.judge.full_run.levels import FEWEST, Levels, levels
@@ -33,7 +33,8 @@ def over_time(course: Course, telemetry: Sequence[NodeTelemetry] = ()) -> OverTi
     if count == 0:
         return OverTime(steps=0, untold=("anything over time: no step was kept by all ranks once warm",))
     suspects = Suspects(course, telemetry)
-    stages = dict(zip(course.stages, course.increments.mean(axis=1).tolist(), strict=True))
+    increments = dict(zip(course.stages, course.increments.mean(axis=1).tolist(), strict=True))
+    stages = increments if len(course.ranks) > 1 else {}
     late = tuple(suspects.slow(slow_ranks(course)))
     logs = logs_per_work(course) if count >= FEWEST else f"{count} steps, want {FEWEST} or more"
     if isinstance(logs, str):
@@ -52,18 +53,12 @@ def over_time(course: Course, telemetry: Sequence[NodeTelemetry] = ()) -> OverTi
     )  # fmt: skip
 
 
-def _changed(
-    logs: Floats, told: Levels, drift: float, interval: Interval, suspects: Suspects
-) -> Iterator[Finding]:
-    found = sorted(changes(logs, told), key=lambda change: change.begin)
-    yield from (suspects.change(change) for change in found if _matters(change))
-    sure = abs(math.log1p(drift)) > _DRIFTS * deviation(told) and not interval.low <= 0 <= interval.high
+def _changed(logs: Floats, told: Levels, drift: float, interval: Interval, suspects: Suspects) -> Iterator[Finding]:
+    found = changes(logs, told)
+    yield from map(suspects.change, found)
+    sure = abs(math.log1p(drift)) > _DRIFTS * told.doubt * deviation(told) and not interval.low <= 0 <= interval.high
     if not found and sure and abs(drift) >= LEAST:
         yield suspects.drift(drift, interval)
-
-
-def _matters(change: Change) -> bool:
-    return abs(change.ratio - 1) >= LEAST
 
 
 def _regular(course: Course, logs: Floats, told: Levels, suspects: Suspects) -> Iterator[Finding]:

@@ -71,9 +71,8 @@ def _line(work: Floats, seconds: Floats) -> tuple[float, float] | None:
 
 
 def _rank_correlation(work: NDArray[np.float64]) -> float:
-    from scipy.stats import rankdata
-
     import numpy as np
+    from scipy.stats import rankdata
 
     order = rankdata(work)
     return float(np.corrcoef(order, np.arange(len(order)))[0, 1])

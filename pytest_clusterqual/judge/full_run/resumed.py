@@ -73,7 +73,9 @@ def _done_twice(run: FullRun) -> Iterator[_Pair]:
                     first[step] = (loss, world)
                     continue
                 before, then = first[step]
-                told = f"step {step} had loss {before:.7g} of {then} ranks, and {loss:.7g} of {world} when it came again"
+                told = (
+                    f"step {step} had loss {before:.7g} of {then} ranks, and {loss:.7g} of {world} when it came again"
+                )
                 yield _Pair(before=before, after=loss, tolerance=_tolerance(run, same=world == then), told=told)
 
 

@@ -66,12 +66,13 @@ class Inflation:
 
 
 def saves(run: FullRun) -> tuple[Save, ...]:
-    """All checkpoints of the run, in their order. Without a mark in the whole run, a save is complete when it ends.
+    """All checkpoints of the run, in their order. Those of a command that marks none are complete when they end.
 
     Raises:
         MeasurementError: one of the last attempt never became complete; names the rank.
     """
-    marked = any(line.what == "saved" for rank in run.ranks for process in rank.processes for line in process.lines)
+    lines = (line for rank in run.ranks for process in rank.processes for line in process.lines)
+    marked = run.checkpoints is not None or any(line.what == "saved" for line in lines)
     parts: defaultdict[tuple[int, int], list[Part]] = defaultdict(list)
     for rank in run.ranks:
         for attempt, process in enumerate(rank.processes):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_clusterqual.judge.full_run.columns import Floats
 
 CHANCE = 0.001  # that any rank of a run is named though all are alike
-LEAST = 0.02  # of a step
+LEAST = 0.01  # of a step
 _GROUPS = 32  # of the parts of a run: the samples
 _FEWEST = 16
 _LEVEL = 0.99

@@ -18,7 +18,7 @@ _BEYOND = (4.0, 8.0, 16.0, 32.0)
 _LEAST = 0.05  # of a typical step
 _FEWEST = 5
 _MOST = 0.2  # of all steps: more are no stalls
-_SHARE = 0.6  # of the stalls that must come at the period
+_SHARE = 0.6  # of the times that a stall is due, it must come
 _APART = 4  # steps: nearer stalls are one
 _CHANCE = 1e-4  # for each of the ways to look for a period
 _CANDIDATES = 8
@@ -63,7 +63,6 @@ _Found = tuple[float, "Counts", float, Literal["steps", "seconds"]]  # how likel
 
 def _by_steps(long: NDArray[np.intp], numbers: Counts) -> _Found | None:
     """Stalls whose numbers leave the same remainder."""
-    import numpy as np
     from scipy.special import bdtrc
 
     mine = numbers[long]
@@ -72,7 +71,8 @@ def _by_steps(long: NDArray[np.intp], numbers: Counts) -> _Found | None:
     for period, _ in Counter(nearby).most_common(_CANDIDATES):
         remainders = mine % period
         common, count = Counter(remainders.tolist()).most_common(1)[0]
-        if count < max(_FEWEST, _SHARE * len(long)):
+        due = int((numbers % period == common).sum())
+        if count < max(_FEWEST, _SHARE * due):
             continue
         chance = _CANDIDATES * period * float(bdtrc(count - 1, len(long), 1 / period))
         if chance < _CHANCE and (best is None or chance < best[0]):

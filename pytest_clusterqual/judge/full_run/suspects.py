@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CARRIES, _MORE_THAN = 0.5, 2.0  # share of the steps that one rank is last in, and times what it is else
 _EXPLAINED = 0.8  # of the stalls that a declared save or hook is met in
-_COSTS = 0.01  # of the run
+_COSTS, _LATE = 0.01, 0.03  # of the run, and of a step: less is worth a note
 _NEXT = {
     BETWEEN: "what only this rank does between steps: logging, saving, evaluating",
     DATA: "how it reads its data: storage, cache and loader of that node",
@@ -40,7 +40,7 @@ class Suspects:
         return Finding(
             suspect=self._whole, kind="drift", level="suspect" if drift > 0 else "note",
             interval=_as_ratio(interval),
-            evidence=f"over {len(self._course.numbers)} steps the step time has {'grown' if drift > 0 else 'shrunk'} by "
+            evidence=f"over {len(self._course.numbers)} steps their time has {'grown' if drift > 0 else 'shrunk'} by "
             f"{units.show_share(abs(drift))} [{units.show_share(low)}, {units.show_share(high)}], little by little"
             f"{self._throttled(list(self._telemetry))}",
             check_next="what grows with the run: memory and its fragmentation, caches, files, logs; clocks and "
@@ -54,15 +54,17 @@ class Suspects:
         inside = np.zeros(len(course.numbers), dtype=np.bool_)
         inside[change.begin : change.end] = True
         first, last = course.numbers[change.begin], course.numbers[change.end - 1]
-        when = f"from step {first} on" if change.to_the_end else f"from step {first} to {last}"
-        blamed, because = self._carrier(inside)
+        when = f"from step {first} on" if change.for_good else f"from step {first} to {last}"
+        before = np.zeros_like(inside)
+        before[change.before : change.begin] = True
+        blamed, because = self._carrier(inside, before)
         slower = change.ratio > 1
-        within = f" [{change.interval.low:.3g}, {change.interval.high:.3g}]" if change.interval else ""
+        within = f"[{change.interval.low:.3g}, {change.interval.high:.3g}]"
         nodes = [self._nodes[blamed]] if blamed is not None else list(self._telemetry)
         return Finding(
             suspect=self._whole if blamed is None else self._name(blamed), kind="change", interval=change.interval,
             level="suspect" if slower else "note",
-            evidence=f"{when} a step takes {change.ratio:.3g} x{within} the time of the other steps{because}"
+            evidence=f"{when} a step takes {change.ratio:.3g} x {within} the time of those before{because}"
             f"{self._throttled(nodes, inside)}",
             check_next=f"what happened {self._moment(change.begin)}: clocks and temperatures of the devices, another "
             "job on the same storage or network, a link that went down to a lower rate",
@@ -76,7 +78,7 @@ class Suspects:
         inside[found.steps] = True
         every = f"{found.period:g} steps" if found.unit == "steps" else units.show(found.period, units.SECONDS)
         cost = found.excess * len(found.steps) / float(course.seconds.sum())
-        blamed, because = self._carrier(inside)
+        blamed, because = self._carrier(inside, ~inside)
         known = self._declared(inside)
         told = f"; each of them with {known}" if known else because
         return Finding(
@@ -95,7 +97,7 @@ class Suspects:
             by_node.setdefault((rank.node, rank.stage), []).append(rank)
         for (node, stage), ranks in by_node.items():
             whole = len(ranks) == list(self._nodes.values()).count(node) > 1
-            for group in ([ranks] if whole else [[rank] for rank in ranks]):
+            for group in [ranks] if whole else [[rank] for rank in ranks]:
                 yield self._slow(node if whole else self._name(group[0].rank), stage, group)
 
     def _slow(self, suspect: str, stage: str, ranks: Sequence[SlowRank]) -> Finding:
@@ -104,6 +106,7 @@ class Suspects:
         which = "all its ranks" if len(ranks) > 1 else "it"
         return Finding(
             suspect=suspect, kind="slow rank" if len(ranks) == 1 else "slow node", interval=_as_ratio(worst.late),
+            level="suspect" if worst.late.low >= _LATE else "note",
             evidence=f"{which} reached the end of {stage!r} later than the others in {worst.count} of {worst.groups} "
             f"parts of the run, by [{low}, {high}] of a step, and was the last there in "
             f"{units.show_share(sum(rank.carried for rank in ranks))} of the steps"
@@ -113,24 +116,25 @@ class Suspects:
 
     @property
     def _whole(self) -> str:
-        return "all ranks" if len(self._nodes) > 1 else self._name(next(iter(self._nodes)))
+        first = next(iter(self._nodes))
+        return "all ranks" if len(self._nodes) > 1 else self._name(first) if self._nodes[first] else "the run"
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._nodes[rank]}" if self._nodes[rank] else f"rank {rank}"
 
-    def _carrier(self, inside: Flags) -> tuple[int | None, str]:
-        """The rank that is the last in most of these steps where they grow the most, and is not elsewhere."""
+    def _carrier(self, inside: Flags, others: Flags) -> tuple[int | None, str]:
+        """The rank that is the last in most of these steps where they grow the most, and is not in the others."""
         import numpy as np
 
         course = self._course
         increments = course.increments[1:]
-        grown = increments[:, inside].mean(axis=1) - increments[:, ~inside].mean(axis=1)
+        grown = increments[:, inside].mean(axis=1) - increments[:, others].mean(axis=1)
         stage = int(np.argmax(grown)) + 1
         where = f", most of it in {course.stages[stage]!r}" if len(course.stages) > 2 else ""
         carriers = course.carrier[stage]
         ranks, counts = np.unique(carriers[inside], return_counts=True)
         rank = int(ranks[np.argmax(counts)])
-        share, else_ = float(counts.max() / inside.sum()), float((carriers[~inside] == rank).mean())
+        share, else_ = float(counts.max() / inside.sum()), float((carriers[others] == rank).mean())
         if len(self._nodes) < 2 or share < max(_CARRIES, _MORE_THAN * else_):
             return None, where
         return rank, (

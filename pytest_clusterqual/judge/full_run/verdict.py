@@ -178,5 +178,7 @@ def _states(m: FullRunMeasurement, ledger: Ledger, apart: Apart | None) -> Itera
 
 def _story(run: FullRun, ledger: Ledger) -> str:
     failure = f", {run.failure.told}" if run.failure else ""
+    if run.failure and run.failure.ends_launch:
+        failure += " and launched again by this package"
     world = f"{run.conditions.nodes} x {run.conditions.nproc_per_node} ranks"
     return f"one run of {run.steps} steps on {world}{failure}, {ledger.lost} steps done again"

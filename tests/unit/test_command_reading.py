@@ -1,0 +1,112 @@
+"""What a run of a command left behind: whole, or refused with what is missing and how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_made import GIB, JOB, begins, ends, left_behind, made_folder, probes, step
+
+from pytest_clusterqual.command_measuring import _steps_done
+from pytest_clusterqual.command_reading import probed, rank_memory, trained
+from pytest_clusterqual.errors import MeasurementError, ReadError
+from pytest_clusterqual.model.command import OUTPUT
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = made_folder(tmp_path / "run")
+    for rank in (0, 1):
+        begins(made, rank)
+        ends(made, rank)
+    return made
+
+
+def test_the_lines_of_every_rank_are_read(folder: Path) -> None:
+    for rank in (0, 1):
+        probes(folder, rank, step(1, tokens=64), step(2, tokens=64))
+    run = left_behind(folder)
+    assert {rank: len(each[0].lines) for rank, each in probed(run, JOB).items()} == {0: 2, 1: 2}
+    first, second = trained(run, JOB, warmup=1)
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.step_seconds == (1.0,)
+    assert first.tokens_per_step == 64
+
+
+def test_a_command_without_a_probe_is_told_what_to_write(folder: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"wrote nothing through a probe.*write with probe\.step.*workload\.log"):
+        probed(left_behind(folder), JOB)
+
+
+def test_a_rank_that_wrote_nothing_is_named(folder: Path) -> None:
+    probes(folder, 0, step(1))
+    with pytest.raises(MeasurementError, match=r"1 of 2 ranks wrote through a probe, rank 1 did not; make a Probe\(\)"):
+        probed(left_behind(folder), JOB)
+
+
+def test_a_world_of_one_is_an_error(folder: Path) -> None:
+    probes(folder, 0, step(1), world=1)
+    probes(folder, 1, step(1))
+    with pytest.raises(MeasurementError, match="a probe wrote as rank 0 of 1, asked were 2 ranks"):
+        probed(left_behind(folder), JOB)
+
+
+def test_a_probe_in_a_worker_of_the_script_is_found_out(folder: Path) -> None:
+    for rank in (0, 1):
+        probes(folder, rank, step(1))
+    probes(folder, 1, attempt=1)
+    with pytest.raises(MeasurementError, match=r"2 processes wrote as rank 1, torchrun started 1; make one Probe\(\)"):
+        probed(left_behind(folder), JOB)
+
+
+def test_steps_are_counted_from_one_and_are_those_that_were_wanted(folder: Path) -> None:
+    for rank in (0, 1):
+        probes(folder, rank, step(1), step(2))
+    told = probed(left_behind(folder), JOB)
+    assert _steps_done(told, None, "run") == _steps_done(told, 2, "run") == 2
+    with pytest.raises(MeasurementError, match=r"it did 2 steps, \{steps\} told it to do 3"):
+        _steps_done(told, 3, "run")
+    for rank in (0, 1):
+        probes(folder, rank, step(0), step(1))
+    with pytest.raises(MeasurementError, match=r"its first step is 0; probe\.step\(number\) counts from 1"):
+        _steps_done(probed(left_behind(folder), JOB), None, "run")
+    for rank in (0, 1):
+        probes(folder, rank)
+    with pytest.raises(MeasurementError, match=r"its probe tells of no step; write with probe\.step"):
+        _steps_done(probed(left_behind(folder), JOB), None, "run")
+
+
+def test_the_log_of_rank_0_is_read_where_the_file_says_so(folder: Path) -> None:
+    (folder / OUTPUT / "rank0.log").write_text("hello\n" + "".join(f"step {n} took 0.5 s\n" for n in range(1, 5)))
+    job = replace(JOB, log=True, pattern=r"step (?P<step>\d+) took (?P<seconds>[\d.]+) s")
+    (rank,) = trained(left_behind(folder), job, warmup=1)
+    assert (rank.rank, rank.step_seconds) == (0, (0.5, 0.5, 0.5))
+    with pytest.raises(ReadError, match="no line of 5 tells of a step"):
+        trained(left_behind(folder), replace(job, pattern=None), warmup=1)
+
+
+def test_memory_on_a_host_is_the_share_of_each_rank(folder: Path) -> None:
+    run = left_behind(folder)
+    found = rank_memory(run, run.last[1], (), None)
+    assert (found.step_peaks, found.device_used, found.limit) == ((GIB,), GIB, 4 * GIB)
+    assert found.limit_from == "MemTotal / 2 ranks on this machine"
+    for rank in (0, 1):
+        begins(folder, rank, group_memory=3 * GIB, group="one")
+    run = left_behind(folder)
+    limit = rank_memory(run, run.last[0], (), None)
+    assert (limit.limit, limit.limit_from) == (3 * GIB // 2, "control group limit / 2 ranks under it")
+
+
+def test_memory_on_a_device_is_what_the_probe_tells_of_it(folder: Path) -> None:
+    for rank in (0, 1):
+        begins(folder, rank, device="cuda:0")
+        probes(folder, rank, step(1), {"what": "end", "at": 5.0, "step": 1, "device_peak": 5 * GIB})
+    run = left_behind(folder)
+    told = probed(run, JOB)
+    found = rank_memory(run, run.last[0], told[0], 80 * GIB)
+    assert (found.step_peaks, found.device_used, found.limit) == ((5 * GIB,), 0, 80 * GIB)
+    with pytest.raises(MeasurementError, match="it is not known how much memory its GPU has"):
+        rank_memory(run, run.last[0], told[0], None)
+    with pytest.raises(MeasurementError, match="its probe tells no peak of its device, which nobody else knows"):
+        rank_memory(run, run.last[0], (), 80 * GIB)

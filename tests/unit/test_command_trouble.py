@@ -1,0 +1,148 @@
+"""Who failed in a run of a command, from what the processes beside its ranks have written."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from command_made import begins, ends, left_behind, made_folder, probes, step
+
+from pytest_clusterqual.command_launch import _whole
+from pytest_clusterqual.command_trouble import failure_of
+from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
+
+LOST = "Traceback ...\nRuntimeError: [1] Connection closed by peer [127.0.0.1]:2117"
+
+
+@dataclass
+class Guards:
+    """A launch whose guards have ended, but for those that are `lost`."""
+
+    lost: tuple[str, ...] = ()
+    processes: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.processes = [
+            SimpleNamespace(
+                node=SimpleNamespace(name=name), tail=lambda size, name=name: f"log of {name}",
+                event=lambda event, name=name: None if name in self.lost else event,
+            )
+            for name in ("node0", "node1")
+        ]  # fmt: skip
+
+    def ended(self) -> list[Any]:
+        return self.processes
+
+    def why(self, process: Any) -> str:
+        return ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = made_folder(tmp_path / "run")
+    for rank in (0, 1):
+        begins(made, rank)
+    return made
+
+
+def failed(folder: Path, limit: float | None = None, **launch: Any) -> JobError:
+    return failure_of(Guards(**launch), folder, "full run of own", limit)  # type: ignore[arg-type]
+
+
+def test_a_lost_peer_is_a_consequence(folder: Path) -> None:
+    ends(folder, 0, 1, LOST)
+    ends(folder, 1, 1, "Traceback ...\nValueError: no such shard")
+    error = failed(folder)
+    assert str(error).startswith(
+        "full run of own failed: rank 1 on node1 left with exit code 1: ValueError: no such shard\n"
+        "last lines of rank 1 on node1:\nTraceback ..."
+    )
+    assert error.culprits == ("rank 1 on node1",)
+    assert error.out_of_memory == ""
+
+
+def test_a_killed_rank_outweighs_one_that_raised(folder: Path) -> None:
+    ends(folder, 0, 1, "ValueError: what comes of it")
+    ends(folder, 1, -signal.SIGKILL)
+    assert failed(folder).culprits == ("rank 1 on node1",)
+    assert "rank 1 on node1 was killed by SIGKILL" in str(failed(folder))
+
+
+def test_who_was_only_told_to_end_is_not_guilty(folder: Path) -> None:
+    ends(folder, 0, 1, LOST)
+    ends(folder, 1, -signal.SIGTERM)
+    assert failed(folder).culprits == ("rank 0 on node0",)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "killed"),
+    [
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", False),
+        (1, "MemoryError", False),
+        (1, "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory", False),
+        (-signal.SIGKILL, "", True),
+    ],
+)
+def test_want_of_memory_is_told_apart(folder: Path, code: int, said: str, killed: bool) -> None:
+    ends(folder, 0, 1, LOST)
+    ends(folder, 1, code, said, out_of_memory=killed)
+    error = failed(folder)
+    assert error.out_of_memory.startswith("rank 1 on node1 ")
+    assert ("want of memory" if killed else said) in error.out_of_memory
+
+
+def test_the_last_attempt_counts(folder: Path) -> None:
+    ends(folder, 0, 1, LOST)
+    ends(folder, 1, -signal.SIGKILL)
+    for rank in (0, 1):
+        begins(folder, rank, attempt=1)
+    ends(folder, 0, 1, "ValueError: cannot resume", attempt=1)
+    ends(folder, 1, -signal.SIGTERM, attempt=1)
+    assert failed(folder).culprits == ("rank 0 on node0",)
+
+
+def test_a_node_that_went_away_comes_first(folder: Path) -> None:
+    ends(folder, 0, 1, "ValueError: what comes of it")
+    error = failed(folder, lost=("node1",))
+    assert error.culprits == ("node1",)
+    assert "node1 went away\nlast lines of node1:\nlog of node1" in str(error)
+
+
+def test_where_nothing_began_the_log_of_the_node_is_shown(tmp_path: Path) -> None:
+    made = made_folder(tmp_path / "run")
+    begins(made, 0)
+    ends(made, 0, -signal.SIGTERM)
+    error = failed(made)
+    assert error.culprits == ("node1",)
+    assert str(error) == "full run of own failed: it did not begin on node1\nlast lines of node1:\nlog of node1"
+
+
+def test_at_the_limit_whoever_is_behind_is_named(folder: Path) -> None:
+    probes(folder, 0, step(1), step(2))
+    probes(folder, 1, step(1))
+    error = failed(folder, limit=120.0)
+    assert error.culprits == ("rank 1 on node1",)
+    assert "did not end within its limit of 120 s: rank 1 on node1 has done 1 steps; a run that needs" in str(error)
+    assert "workload.time_limit, now 120 s" in str(error)
+
+
+def test_a_world_that_is_not_whole_is_no_world(folder: Path) -> None:
+    ends(folder, 0)
+    ends(folder, 1)
+    whole = left_behind(folder).processes
+    assert _whole(whole, 2, folder) == whole
+    with pytest.raises(LaunchError, match=r"of 1 of 3 ranks \(first rank 2\) nothing is written in .*--qual-run-dir"):
+        _whole(whole, 3, folder)
+    begins(folder, 1, world=1)
+    with pytest.raises(LaunchError, match="rank 1 on node1 was in a world of 1, asked were 2 ranks"):
+        _whole(left_behind(folder).processes, 2, folder)
+    begins(folder, 1, script="bb")
+    with pytest.raises(LaunchError, match="the ranks ran different scripts: digests aa, bb"):
+        _whole(left_behind(folder).processes, 2, folder)
+    begins(folder, 1, attempt=1)
+    with pytest.raises(MeasurementError, match="rank 1 on node1 did not tell that it ended well"):
+        _whole(left_behind(folder).processes, 2, folder)
