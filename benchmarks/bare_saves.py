@@ -56,14 +56,13 @@ def save_pairs(
                 probe.resumed(pair)  # so that the next save is that of another step
             else:
                 bare.append(bare_save(job, groups[1], mode, place / "bare", pair))
-    keeper.close()
+    keeper.wait()
     probe.close()
     lines = read_process(place / "probe" / f"rank{ctx.global_rank}-attempt0.jsonl").lines
     began = [line for line in lines if line.what == "save"]
     ended = [line for line in lines if line.what == "saved"]
     ours = [(span.seconds, mark.at - span.at) for span, mark in zip(began, ended, strict=True)]
-    return {"ours": ours[1:], "bare": bare[1:], "prepared": prepared, "size": saved[-1].size,
-            "extra": max(one.extra for one in saved)}  # fmt: skip
+    return {"ours": ours[1:], "bare": bare[1:], "prepared": prepared, "size": saved[-1].size}
 
 
 def bare_save(job: Any, group: Any, mode: str, folder: Path, step: int) -> Times:

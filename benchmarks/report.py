@@ -40,9 +40,9 @@ def main() -> None:
         seconds = time.perf_counter() - began
         page, plots = folder / "report.html", list((folder / "plots").glob("*.svg"))
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print(f"clusterqual report: exit {code}, {seconds:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of a core), peak "
-              f"{used.ru_maxrss * 1024 / 1e9:.2f} GB; a page of "
-              f"{page.stat().st_size / 1e6:.2f} MB, {len(plots)} plots")  # fmt: skip
+        busy, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+        print(f"clusterqual report: exit {code}, {seconds:.1f} s ({busy:.1f} s of a core), peak {memory / 1e9:.2f} GB; "
+              f"a page of {page.stat().st_size / 1e6:.2f} MB, {len(plots)} plots")  # fmt: skip
 
 
 def _write(path: Path, nodes: int, per_node: int, tests: int) -> int:

@@ -102,7 +102,7 @@ def _timed(lines: Sequence[Line]) -> tuple[list[float], list[float]]:
             seconds.append(max(end - since - apart, 0.0))
             waits.append(wait)
             since, apart, wait = end, 0.0, 0.0
-        if since is None:
+        if since is None and not line.nested:
             apart = 0.0  # before the first step everything is start-up
     return seconds, waits
 

@@ -14,13 +14,14 @@ from pytest_clusterqual.errors import JobError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.process import how_it_ended
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.command import BESIDE, PROBES, CommandProcess, RankEnd, RankStart
+from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, CommandProcess, RankEnd, RankStart
 from pytest_clusterqual.trouble import tells_of_a_lost_peer
 
 _NAME = re.compile(r"rank(\d+)-attempt(\d+)\.start\.json")
 _LOOK_SECONDS = 0.05
 # The processes beside the ranks tell how these ended while the agent is leaving, into storage that may be far away.
 _NOTE_SECONDS = 3.0
+_LAST_LINES = 3000  # characters
 # What torch's allocators and the C library say at the end of a traceback.
 _REFUSED = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc")
 
@@ -109,11 +110,18 @@ def _late(last: Sequence[CommandProcess], folder: Path, what: str, limit: float)
     done = steps_done(folder / PROBES)
     behind = [process for process in last if done.get(process.start.rank, 0) < max(done.values(), default=0)]
     names = "; ".join(f"{process} has done {done.get(process.start.rank, 0)} steps" for process in behind or last)
+    first = (behind or last)[0]
     return JobError(
         f"{what}: {names}; a run that needs longer gets it with workload.time_limit, now "
-        f"{units.show(limit, units.SECONDS)}",
+        f"{units.show(limit, units.SECONDS)}\nlast lines of {first}:\n{_printed(folder, first.start.rank)}",
         culprits=[str(process) for process in behind],
     )
+
+
+def _printed(folder: Path, rank: int) -> str:
+    output = folder / OUTPUT / f"rank{rank}.log"
+    text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+    return text[-_LAST_LINES:].strip() or "none"
 
 
 def _last_words(folder: Path, *, any_ended: bool) -> list[CommandProcess]:

@@ -85,14 +85,14 @@ def read(path: Path) -> tuple[list[Line], bytes]:
     Raises:
         RunFolderError: it cannot be read, or another line is not a JSON object of our schema.
     """
-    torn: list[bytes] = []
+    torn: list[Line] = []
     whole = list(each(path, torn.append))
     for line in whole:
         line.value  # noqa: B018  # checked
-    return whole, b"".join(torn)
+    return whole, torn[0].raw if torn else b""
 
 
-def each(path: Path, torn: Callable[[bytes], None]) -> Iterator[Line]:
+def each(path: Path, torn: Callable[[Line], None]) -> Iterator[Line]:
     """The lines one after the other, so that a large file is never in memory as a whole, none of them checked yet;
     `torn` is told the last one if a kill has cut it short.
 
@@ -102,9 +102,10 @@ def each(path: Path, torn: Callable[[bytes], None]) -> Iterator[Line]:
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                if not raw.endswith(b"\n") and not _is_json(raw):
-                    return torn(raw)
-                yield Line(raw.removesuffix(b"\n"), f"{path}:{number}")
+                line = Line(raw.removesuffix(b"\n"), f"{path}:{number}")
+                if line.raw == raw and not _is_json(raw):
+                    return torn(line)
+                yield line
     except FileNotFoundError:
         return  # nothing was measured, or nothing judged, before the run ended
     except OSError as error:
@@ -145,7 +146,12 @@ def _parse(line: bytes) -> Any:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
-    return json.loads(line.decode(), parse_constant=refuse)
+    import msgspec
+
+    try:
+        return msgspec.json.decode(line)  # three times as fast, and equal keys of all lines are one string
+    except (msgspec.DecodeError, RecursionError):  # the other one says what is wrong in words that help
+        return json.loads(line.decode(), parse_constant=refuse)
 
 
 def _is_json(line: bytes) -> bool:

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
         "report", help="print the verdicts of a run, write its junit.xml, plots and page again"
     )
     report.add_argument("run", type=Path, help="run folder")
-    report.add_argument("--all-plots", action="store_true", help="however long they take (default: those drawn in 20 s)")
+    report.add_argument("--all-plots", action="store_true", help="however long that takes (default: for 10 s)")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
     report.set_defaults(function=_report)
     decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")

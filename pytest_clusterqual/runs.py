@@ -291,20 +291,17 @@ class RunFolder:
         return sorted([*whole, *apart], key=_when) if apart else whole
 
     def _read(self, path: Path) -> Iterator[Line]:
-        count, torn = 0, []
-        for line in lines.each(path, torn.append):
-            count += 1
-            yield line
-        where = f"{path}:{count + 1}"
-        if torn and where not in self._torn:
-            self._torn.append(where)
+        torn: list[Line] = []
+        yield from lines.each(path, torn.append)
+        self._torn += [line.where for line in torn if line.where not in self._torn]
 
     def _read_records(self) -> Iterator[Record]:
         """Records of one measurement share its conditions: those of a thousand nodes are larger than all else."""
         text, shared = b"", None
         for line in self._lines(RECORD_LINES):
-            if shared is not None and text in line.raw:
-                value = lines.checked(line.raw.replace(text, _NO_CONDITIONS, 1), line.where)
+            before, found, after = line.raw.partition(text) if shared else (b"", b"", b"")
+            if found:
+                value = lines.checked(before + _NO_CONDITIONS + after, line.where)
                 yield replace(_strictly(Record, value, line.where), conditions=shared)
             else:
                 record = _strictly(Record, line.value, line.where)

@@ -89,18 +89,19 @@ def last_complete(folder):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoints")
-    options.add_argument("--steps", type=int, default=40)
-    options.add_argument("--save-every", type=int, default=10)
-    options = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoints")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--save-every", type=int, default=10)
+    options = parser.parse_args()
 
+    gpu = torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(options.folder), max_steps=options.steps, per_device_train_batch_size=MICROBATCH,
         gradient_accumulation_steps=BATCH // (MICROBATCH * int(os.environ["WORLD_SIZE"])),
         learning_rate=1e-3, seed=1, logging_steps=1, eval_strategy="steps", eval_steps=options.steps // 2,
-        save_steps=options.save_every, save_total_limit=2, report_to="none", dataloader_pin_memory=False,
-        use_cpu=not torch.cuda.is_available(),  # else every rank on CPU trains alone, and nobody says so
+        save_steps=options.save_every, save_total_limit=2, report_to="none", dataloader_pin_memory=gpu,
+        use_cpu=not gpu,  # else every rank on CPU trains alone, with no more than a warning
     )  # fmt: skip
     torch.manual_seed(1)
     model = LlamaForCausalLM(LlamaConfig(

@@ -112,11 +112,11 @@ class Reader(LightningModule):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoint")
-    options.add_argument("--steps", type=int, default=40)
-    options.add_argument("--save-every", type=int, default=10)
-    options = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoint")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--save-every", type=int, default=10)
+    options = parser.parse_args()
 
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     torch.manual_seed(1)

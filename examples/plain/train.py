@@ -51,16 +51,19 @@ class Reader(nn.Module):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    options.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoint")
-    options.add_argument("--steps", type=int, default=40)
-    options.add_argument("--save-every", type=int, default=10)
-    options = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("run"), help="for the checkpoint")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--save-every", type=int, default=10)
+    options = parser.parse_args()
 
     probe = Probe()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
     dist.init_process_group()
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(1)
     model = DistributedDataParallel(Reader().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -45,8 +45,9 @@ class ProbeLine(Protocol):
 
     A stage says that the part of a step with that `name` is over. Marks with a `value`: loss of a step; saved, this
     rank's part of the checkpoint of `step` is complete, bytes, 0 where they are not known; extra, host memory that a
-    save took meanwhile, bytes. A fault is done to this process on purpose and has a `name`. The end tells the most memory the process ever had in bytes, of the host and of its device
-    (`host_peak`, `device_peak`), None where that is not known.
+    save took meanwhile, bytes. A fault is done to this process on purpose and has a `name`. The end tells the most
+    memory the process ever had in bytes, of the host and of its device (`host_peak`, `device_peak`), None where that
+    is not known.
     """
 
     what: ProbeWhat

@@ -70,7 +70,7 @@ class Checkpointer:
         self._writer = writer
         self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
         self._pending: tuple[int, Future[Any]] | None = None
-        self._memory: HostMemory | None = None
+        self._memory = HostMemory()
         self._savers: list[Any] = []
 
     def __enter__(self) -> Checkpointer:
@@ -100,6 +100,7 @@ class Checkpointer:
         with Translated(place):
             self._beside({"nothing": torch.zeros(1)}, place).result()
         self._savers = [child for child in multiprocessing.active_children() if child not in others]
+        self._memory = HostMemory([saver.pid for saver in self._savers])
         if self._rank == 0:
             shutil.rmtree(place, ignore_errors=True)
 
@@ -114,7 +115,7 @@ class Checkpointer:
         """
         start = time.perf_counter()
         self.wait()
-        self._watched().begin()
+        self._memory.begin()
         place = step_folder(self._folder, step)
         state = _state(job)
         with Translated(place):
@@ -124,13 +125,14 @@ class Checkpointer:
                 self._complete(step)
             else:
                 self._pending = (step, _after(self._beside(state, place), lambda: self._complete(step)))
+                self._memory.goes_on()
         return time.perf_counter() - start
 
     def poll(self) -> bool:
         """True if no save is going on any more; raises what the last one failed with. To be called after each step."""
-        self._watched()
         if self._pending is None:
             return True
+        self._memory.between_steps()
         step, saving = self._pending
         if not saving.done():
             return False
@@ -173,12 +175,6 @@ class Checkpointer:
             _restore(job, state)
         return step
 
-    def close(self) -> None:
-        """Wait for the last save; nothing is watched any more. The saving process ends with this one."""
-        self.wait()
-        if self._memory is not None:
-            self._memory.close()
-
     def _beside(self, state: dict[str, Any], place: Path) -> Future[Any]:
         """Copy the state and write the copy while this thread goes on."""
         how = AsyncCheckpointerType.PROCESS if self._mode == "async-process" else AsyncCheckpointerType.THREAD
@@ -194,16 +190,10 @@ class Checkpointer:
     def _complete(self, step: int) -> None:
         place = step_folder(self._folder, step)
         write_marker(place, self._rank, self._world_size)
-        self._on_complete(Saved(step=step, size=part_size(place, self._rank), extra=self._watched().end()))
+        self._on_complete(Saved(step=step, size=part_size(place, self._rank), extra=self._memory.end()))
         if self._rank == 0:
             # Markers of other ranks may still be on their way: then one more is kept until the next save.
             prune(self._folder)
-
-    def _watched(self) -> HostMemory:
-        """Not from the beginning on: what building and loading the job takes is no step's."""
-        if self._memory is None:
-            self._memory = HostMemory([saver.pid for saver in self._savers])
-        return self._memory
 
 
 def _state(job: Job) -> dict[str, Any]:

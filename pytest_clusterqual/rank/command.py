@@ -28,7 +28,7 @@ from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.probe import FOLDER
 from pytest_clusterqual.rank.control_groups import cgroup_limit, identity, out_of_memory_kills, proc_bytes
 from pytest_clusterqual.rank.load import LoadWatch
-from pytest_clusterqual.rank.supervisor import Settings
+from pytest_clusterqual.rank.settings import Settings
 
 ORDER = "CLUSTERQUAL_COMMAND"
 # What a training script is likely to stand on; another version of it is another job.

@@ -115,7 +115,7 @@ def run(
                 if notice.agreed or until.reached(step):
                     break
         with probe.hook("last save"):
-            keeper.close()
+            keeper.wait()
         if notice.agreed and not until.reached(step):
             return None
         probe.done()

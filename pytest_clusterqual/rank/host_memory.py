@@ -1,4 +1,4 @@
-"""How much more host memory a rank has while it saves."""
+"""How much host memory a save takes."""
 
 from __future__ import annotations
 
@@ -10,62 +10,65 @@ EVERY = 0.05  # seconds between two looks: a look costs some 50 us
 
 
 class HostMemory:
-    """Looks at the resident memory of this process all the time, and while it saves also at that of its savers.
+    """Looks at this process while training stands still, and all the time at those that save for it.
 
-    What a save takes is the difference of two peaks, so that what steps need anyway is not charged to it. A process
-    that is there for saving alone is charged as a whole.
+    In the middle of a step a process has more memory than between two, save or not. A process that is there for saving
+    alone is charged as a whole.
     """
 
     def __init__(self, savers: Sequence[int] = ()) -> None:
         """`savers` are the ids of processes that save for this one."""
         self._savers = tuple(savers)
-        self._calm = self._saving = 0  # bytes
-        self._busy = False
+        self._before = self._own = self._beside = 0  # bytes
+        self._still = False
+        self._over = threading.Event()
+        self._over.set()
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        threading.Thread(target=self._watch, daemon=True, name="host-memory").start()
 
     def begin(self) -> None:
-        """A save begins."""
+        """A save begins, and training stands still for it."""
+        self._before = self._own = sum(_resident("self"))
+        self._beside = 0
+        self._still = True
+        self._over.clear()
+        threading.Thread(target=self._watch, daemon=True, name="host-memory").start()
+
+    def goes_on(self) -> None:
+        """Training goes on, the save perhaps beside it."""
         self._look()
-        with self._lock:
-            self._busy, self._saving = True, 0
+        self._still = False
+
+    def between_steps(self) -> None:
+        """Training stands still for a moment."""
+        if not self._over.is_set():
+            self._look(still=True)
 
     def end(self) -> int:
         """The save is complete: bytes that it took at most."""
         self._look()
+        self._over.set()
         with self._lock:
-            self._busy = False
-            return max(self._saving - self._calm, 0)
-
-    def close(self) -> None:
-        """Look no more."""
-        self._stopped.set()
+            return self._own - self._before + self._beside
 
     def _watch(self) -> None:
-        while not self._stopped.wait(EVERY):
+        over = self._over
+        while not over.wait(EVERY):
             self._look()
 
-    def _look(self) -> None:
+    def _look(self, *, still: bool = False) -> None:
+        own = sum(_resident("self")) if still or self._still else 0
+        # What they share with this process, the copy of the state, is in its own.
+        beside = sum(_resident(str(saver))[0] for saver in self._savers)
         with self._lock:
-            if self._busy:
-                self._saving = max(self._saving, resident(None, *self._savers))
-            else:
-                self._calm = max(self._calm, resident(None))
+            self._own, self._beside = max(self._own, own), max(self._beside, beside)
 
 
-def resident(*processes: int | None) -> int:
-    """Bytes of memory that these processes have, None for this one, files aside; what they share counts once."""
-    each = [_parts("self" if process is None else str(process)) for process in processes]
-    return sum(own for own, _ in each) + max((shared for _, shared in each), default=0)
-
-
-def _parts(process: str) -> tuple[int, int]:
-    """Bytes of its own and shared with others."""
+def _resident(process: str) -> tuple[int, int]:
+    """Bytes of memory that a process has to itself, and shared with others; files aside."""
     try:
         lines = (Path("/proc") / process / "status").read_text().splitlines()
     except OSError:  # it has ended
         return 0, 0
-    found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)
-             if name in ("RssAnon", "RssShmem")}  # fmt: skip
-    return found.get("RssAnon", 0), found.get("RssShmem", 0)
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    own, shared = (int(found.get(name, "0").split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+    return own, shared

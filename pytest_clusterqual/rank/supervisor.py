@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,62 +15,7 @@ from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import ChannelError
 from pytest_clusterqual.rank import reach
 from pytest_clusterqual.rank.control_groups import out_of_memory_kills
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """What the launcher and torchrun put into this process' environment.
-
-    `address` and `port` are the store's, `node_address` is where other nodes meet this one. `rank` is
-    torchrun's; a worker gets its own from the session, as it gets `device_index`.
-    """
-
-    address: str
-    port: int
-    secret: bytes
-    launch: str
-    node: str
-    node_address: str
-    cores: tuple[int, ...]
-    device: str
-    scratch: Path
-    rank: int
-    local_rank: int
-    world_size: int
-    nproc_per_node: int
-    device_index: int
-
-    @classmethod
-    def from_environment(cls) -> Settings:
-        env = os.environ
-        address, _, port = env["CLUSTERQUAL_STORE"].rpartition(":")
-        # Without a share of its own a node's ranks divide all cores that this process may use.
-        cores = [int(core) for core in env["CLUSTERQUAL_CORES"].split(",") if core] or sorted(os.sched_getaffinity(0))
-        local_rank, local_size = int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
-        return cls(
-            address=address,
-            port=int(port),
-            secret=bytes.fromhex(env["CLUSTERQUAL_SECRET"]),
-            launch=env["CLUSTERQUAL_LAUNCH"],
-            node=env["CLUSTERQUAL_NODE"],
-            node_address=env["CLUSTERQUAL_ADDRESS"],
-            cores=share_of(cores, local_rank, local_size),
-            device=env["CLUSTERQUAL_DEVICE"],
-            scratch=Path(env["CLUSTERQUAL_SCRATCH"]),
-            rank=int(env["RANK"]),
-            local_rank=local_rank,
-            world_size=int(env["WORLD_SIZE"]),
-            nproc_per_node=local_size,
-            device_index=local_rank,
-        )
-
-
-def share_of(cores: list[int], local_rank: int, local_size: int) -> tuple[int, ...]:
-    """The cores of one of `local_size` ranks; with fewer cores than ranks they are dealt out in turn."""
-    if len(cores) < local_size:
-        return (cores[local_rank % len(cores)],) if cores else ()
-    each = len(cores) // local_size
-    return tuple(cores[local_rank * each : (local_rank + 1) * each])
+from pytest_clusterqual.rank.settings import Settings
 
 
 def serve() -> None:

@@ -22,7 +22,7 @@ from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.rank.jobs import Context, Subgroups, import_from, place, resolve
 from pytest_clusterqual.rank.limits import not_allocated
 from pytest_clusterqual.rank.load import LoadWatch, of_children
-from pytest_clusterqual.rank.supervisor import Settings
+from pytest_clusterqual.rank.settings import Settings
 
 # The session's deadline comes first: it knows the job, and it can tell who hangs.
 _GROUP_TIMEOUT = datetime.timedelta(hours=2)

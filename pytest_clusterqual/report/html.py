@@ -59,7 +59,7 @@ def html_report(told: Told) -> str:
         command=str(told.environment.get("argv", "")),
         facts=html_top.facts(told.run, told.environment, told.records, simulated=told.simulated),
         foremost=html_top.foremost(told.records),
-        warnings=html_top.warnings(told.records, told.missing, told.note),
+        warnings=html_top.warnings(told.environment, told.records, told.missing, told.note),
         sections=[
             html_sections.section(name, group, pictures.get(name, ()), left_out.get(name, 0))
             for name, group in criteria.items()

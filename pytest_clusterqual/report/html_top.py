@@ -105,10 +105,17 @@ def facts(
     return [(label, words) for label, words in rows if words]
 
 
-def warnings(records: Sequence[Record], missing: Sequence[str], note: str) -> list[str]:
+def warnings(
+    environment: Mapping[str, Any], records: Sequence[Record], missing: Sequence[str], note: str
+) -> list[str]:  # fmt: skip
     """What the reader must know before believing a number."""
-    known = conditions_of(records)
-    return [*_of_conditions(known), *([_untested(missing)] if missing else []), *([note] if note else [])]
+    replayed = environment.get("replay_of")
+    return [
+        *([f"Judged again from the run {replayed}: nothing was measured."] if replayed else []),
+        *_of_conditions(conditions_of(records)),
+        *([_untested(missing)] if missing else []),
+        *([note] if note else []),
+    ]
 
 
 def _of_conditions(known: Sequence[Conditions]) -> Iterator[str]:

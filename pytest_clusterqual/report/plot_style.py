@@ -33,7 +33,7 @@ MARKERS: dict[Verdict, dict[str, Any]] = {
     Verdict.MEASURED: {"marker": "o", "markerfacecolor": "white", "markersize": 4},
 }
 # What fills the parts of a bar, so that neighbours differ without colour: face and hatch.
-FILLS = tuple(
+FILLS: tuple[dict[str, Any], ...] = tuple(
     {"facecolor": face, "hatch": hatch, "edgecolor": BLACK, "linewidth": 0.5}
     for face, hatch in (
         (LIGHT, ""), (DARK, ""), ("white", "////"), ("0.6", ""), ("white", "----"), (LIGHT, "xxxx"), ("white", ""),
@@ -148,7 +148,7 @@ def legend_room(entries: int) -> float:
 
 def legend_below(ax: Axes, room: float) -> None:
     """The legend under a panel whose ticks and label take `room` inches."""
-    height = ax.figure.get_figheight() * ax.get_position().height
+    height = ax.bbox.height / ax.figure.dpi
     ax.legend(loc="upper left", bbox_to_anchor=(0, -room / height), ncols=_LEGEND, borderaxespad=0.0)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.full_run import FullRunMeasurement, RankRun
@@ -35,7 +35,7 @@ _SLIT = 0.001  # of the whole: a shorter span would not be seen, and is drawn as
 _SHOWN = {"step": "steps", "save": "checkpoint", "load": "load", "data": "data", "compile": "compile"}
 _LOST, _FAULT, _ALIVE = "steps done again", "failure on purpose", "process"
 _WHERE_SEEN = ("data",)  # of every step, and mostly next to nothing
-_FILLS = {
+_FILLS: dict[str, dict[str, Any]] = {
     "steps": {"facecolor": LIGHT, "edgecolor": "none"},
     _LOST: {"facecolor": "white", "edgecolor": DARK, "hatch": "//////", "linewidth": 0.0},
     "checkpoint": {"facecolor": BLACK, "edgecolor": "none"},

@@ -33,7 +33,7 @@ FAILURES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-BUDGET = 20.0  # seconds; nobody is kept waiting for the pictures of hundreds of tests, the worst of which come first
+BUDGET = 10.0  # seconds; nobody is kept waiting for the pictures of hundreds of tests, the worst of which come first
 Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
 
 

@@ -102,6 +102,7 @@ PROJECT: dict[str, Any] = {
     },
     "layouts": [{"name": "ddp"}],
     "full_run": {
+        "hang_timeout": "20 s",
         "checkpoint": {"every": 2, "mode": "sync"}, "require": [{"checkpoint_blocking": "<= 60 s"}],
         "alone": False, "apart": False,
     },

@@ -7,7 +7,7 @@ import pytest
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher, visible_gpus
 from pytest_clusterqual.launch.plan import GUARD, LaunchPlan, NodePlan, environment, split, torchrun
-from pytest_clusterqual.rank.supervisor import share_of
+from pytest_clusterqual.rank.settings import share_of
 
 NODE = NodePlan(name="node1", host="h", address="127.0.0.102", cores=(2, 3), gpus=())
 PLAN = LaunchPlan(

@@ -184,7 +184,7 @@ def test_the_killed_rank_came_back_and_the_ledger_closes(run: Run) -> None:
 
 def test_what_each_rank_printed_stays_and_nothing_else(run: Run) -> None:
     assert not list(run.folder.glob("command-*"))
-    assert (run.folder / "ranks").is_dir()
+    assert len(list(run.folder.glob("ranks/*-output/rank0.log"))) == 5, "memory, two points, the run and the one alone"
 
 
 def test_a_script_with_nothing_but_its_log(tmp_path: Path) -> None:

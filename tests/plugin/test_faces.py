@@ -19,7 +19,7 @@ def test_options(pytestconfig: pytest.Config) -> None:
     ours = [o for group in pytestconfig._parser._groups if group.name == "clusterqual" for o in group.options]
     assert [name for option in ours for name in option.names()] == [
         "--nodes", "--nproc-per-node", "--qual-config", "--qual-launcher", "--qual-hosts", "--qual-resume",
-        "--qual-run-dir", "--qual-keep-going",
+        "--qual-replay", "--qual-baseline", "--qual-tolerance", "--qual-run-dir", "--qual-report", "--qual-keep-going",
     ]  # fmt: skip
 
 

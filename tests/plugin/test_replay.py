@@ -55,6 +55,15 @@ def test_a_replay_comes_to_the_same_verdicts_and_starts_nothing(site: Site) -> N
     assert not list((again.folder / "ranks").iterdir())
 
 
+def test_its_page_goes_where_it_is_asked_for_and_says_what_it_is(site: Site) -> None:
+    again = replayed(site, "memory", "--qual-report=pages/rack.html")
+    page = (site.path / "pages" / "rack.html").read_text()
+    assert "Judged again from the run first: nothing was measured." in page
+    assert "memory of each rank at its peak" in page
+    assert "page       pages/rack.html" in again.out
+    assert not (again.folder / "report.html").exists()
+
+
 def test_a_replay_under_a_stricter_file_turns_red(site: Site) -> None:
     site.configure({"fabric": None, "full_run": None, "memory": {"require": [{"peak": "<= 1 KiB"}]}})
     again = replayed(site, "memory")

@@ -139,6 +139,14 @@ def test_the_run_folders_junit_counts_right(run: Run) -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("5", "0", "0")
 
 
+def test_the_run_leaves_a_page_of_all_criteria_with_their_plots(run: Run) -> None:
+    page = (run.folder / "report.html").read_text()
+    for part in ("Simulated nodes, all on one machine", "memory of each rank at its peak", "over the message size",
+                 "speedup over the number of nodes", "course of the full run", "where the time of the full run went"):  # fmt: skip
+        assert part in page, part
+    assert "report.html" in run.out
+
+
 def test_the_environment_is_recorded_without_secrets(run: Run) -> None:
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["argv"].startswith("pytest ")

@@ -138,7 +138,7 @@ def save_and_go_on(ctx: Any, *, folder: str, layout: dict[str, Any], mode: str) 
     keeper.poll()
     blocked = keeper.save(job, 3)
     losses = global_losses(ctx, trained(ctx, data, job, 4, 6))
-    keeper.close()
+    keeper.wait()
     size = part_size(step_folder(Path(folder), 3), ctx.rank)
     savers = [child.pid for child in multiprocessing.active_children()]
     return {"losses": losses, "saved": saved, "blocked": blocked, "idle": keeper.poll(), "size": size,

@@ -103,6 +103,7 @@ def test_another_rank_and_a_second_attempt_are_left_alone(folder: Path) -> None:
     failure = Failure(kind="kill_rank", step=3, target=1)
     assert left(start(folder, short, rank=0, failure=failure)) == 0
     (folder / BESIDE / "rank1-attempt0.start.json").write_text("{}")
+    (folder / PROBES / "rank1-attempt0.jsonl").touch()
     assert left(start(folder, short, rank=1, failure=failure)) == 0
     assert (folder / BESIDE / "rank1-attempt1.end.json").exists()
 

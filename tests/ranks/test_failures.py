@@ -65,7 +65,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float | N
     ("kind", "mode", "step", "resumes", "survivor", "victim"),
     [
         ("kill_rank", "sync", 8, 6, "RuntimeError: ", None),
-        ("hang_rank", "sync", 8, 6, "imed out", None),
+        ("hang_rank", "sync", 8, 6, f"Timed out waiting {HANG * 1000:.0f}ms", None),
         ("raise_rank", "sync", 8, 6, "RuntimeError: ", PURPOSE),
         ("fail_save", "sync", 5, 3, BROKEN, BROKEN),
         ("fail_save", "async", 5, 3, BROKEN, BROKEN),

@@ -121,8 +121,10 @@ def test_what_goes_wrong_is_told_to_whoever_asks(loader: Loader) -> None:
     with feed(broken, itertools.count(1), loader, rank=0, world_size=1) as batches:
         for _ in range(2):
             next(batches)
-        with pytest.raises(ClusterQualError, match="the disk is gone"):
+        with pytest.raises(ClusterQualError, match="the disk is gone") as kept:
             next(batches)
+    assert kept.tb is not None
+    assert multiprocessing.active_children() == [], "though the error knows where it came from"
 
 
 @pytest.mark.parametrize("loader", AHEAD.values(), ids=AHEAD)

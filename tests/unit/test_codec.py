@@ -231,3 +231,29 @@ def test_a_long_full_run_is_no_large_record() -> None:
     size = len(json.dumps(to_json(rank))) / 500
     assert 150 < size < 250
     assert from_json(type(rank), json.loads(json.dumps(to_json(rank)))) == rank
+
+
+@pytest.mark.parametrize(("figures", "expected"), [
+    ({"0": 1.5, "1": 2}, {"0": 1.5, "1": 2.0}),
+    ({"0": 1.5, "1": "nan"}, {"0": 1.5, "1": pytest.approx(math.nan, nan_ok=True)}),
+    ({}, {}),
+])  # fmt: skip
+def test_figures_of_several_kinds_become_floats(figures: dict[str, Any], expected: dict[str, Any]) -> None:
+    read = from_json(Outer, {**PLAIN, "named": figures}).named
+    assert read == expected
+    assert {type(value) for value in read.values()} <= {float}
+
+
+@pytest.mark.parametrize(("key", "wrong", "where"), [
+    ("named", {"0": 1.5, "1": True}, "value.named.1: got True, want float"),
+    ("named", {"0": 1.5, "1": "2"}, "value.named.1: got '2', want float"),
+    ("nested", [[1.0, True]], r"value.nested\[0\]\[1\]: got True, want float"),
+])  # fmt: skip
+def test_one_wrong_figure_among_many_is_named(key: str, wrong: Any, where: str) -> None:
+    with pytest.raises(ValueError, match=where):
+        from_json(Outer, {**PLAIN, key: wrong})
+
+
+def test_equal_names_of_many_figures_are_the_same_strings() -> None:
+    one, two = (from_json(dict[str, float], json.loads('{"rank seventeen": 1.5}')) for _ in range(2))
+    assert next(iter(one)) is next(iter(two))

@@ -14,6 +14,7 @@ from command_made import begins, ends, left_behind, made_folder, probes, step
 from pytest_clusterqual.command_launch import _whole
 from pytest_clusterqual.command_trouble import failure_of
 from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
+from pytest_clusterqual.model.command import OUTPUT
 
 LOST = "Traceback ...\nRuntimeError: [1] Connection closed by peer [127.0.0.1]:2117"
 
@@ -124,10 +125,11 @@ def test_where_nothing_began_the_log_of_the_node_is_shown(tmp_path: Path) -> Non
 def test_at_the_limit_whoever_is_behind_is_named(folder: Path) -> None:
     probes(folder, 0, step(1), step(2))
     probes(folder, 1, step(1))
+    (folder / OUTPUT / "rank1.log").write_text("loading shard 7\n")
     error = failed(folder, limit=120.0)
     assert error.culprits == ("rank 1 on node1",)
     assert "did not end within its limit of 120 s: rank 1 on node1 has done 1 steps; a run that needs" in str(error)
-    assert "workload.time_limit, now 120 s" in str(error)
+    assert str(error).endswith("workload.time_limit, now 120 s\nlast lines of rank 1 on node1:\nloading shard 7")
 
 
 def test_a_world_that_is_not_whole_is_no_world(folder: Path) -> None:

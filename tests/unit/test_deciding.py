@@ -38,7 +38,7 @@ def folder_of(path: Path, records: Mapping[int, Record], plan: DecisionPlan | No
 
 
 def ending(plan: DecisionPlan | None = None) -> Ending:
-    return Ending(cast(Any, SimpleNamespace(project=SimpleNamespace(name="demo", decision=plan))))
+    return Ending(cast(Any, SimpleNamespace(project=SimpleNamespace(name="demo", decision=plan), report=None)))
 
 
 # -- at the end of a run -------------------------------------------------------------------------

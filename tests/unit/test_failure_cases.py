@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.model.full_run import FAILURES
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.read.project import load_project
 
@@ -86,3 +89,15 @@ def test_a_save_that_is_to_fail_must_come(tmp_path: Path) -> None:
     said = told(tmp_path, {"fail_save": 0, "at_step": 19}, nodes=2)
     assert "full_run.failure[0].at_step: got 19, want at most 18: no checkpoint is saved after that one" in said
     assert load(tmp_path, {"fail_save": 0, "at_step": 18}, nodes=2).full_run is not None
+
+
+def test_the_failures_of_the_page_are_all_there_are(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recovery.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    rest = json.dumps({**FILE, "workload": {**FILE["workload"], "steps": 40}})
+    (tmp_path / "clusterqual.yaml").write_text(yaml.safe_dump({**yaml.safe_load(rest), **yaml.safe_load(text)}))
+    project = load_project(tmp_path / "clusterqual.yaml", nodes=3, nproc_per_node=1)
+    assert project.full_run is not None
+    assert {failure.kind for failure in project.full_run.failures} == set(FAILURES)
+    table = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert sorted(table) == sorted(FAILURES)

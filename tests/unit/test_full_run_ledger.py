@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from full_run_made import (
@@ -21,13 +23,14 @@ from full_run_made import (
     quiet_run,
     shifted,
 )
-from judge_made import require, the
+from judge_made import the
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.ledger import COMPUTING, account
 from pytest_clusterqual.judge.full_run.verdict import judge_full_run
 from pytest_clusterqual.model.full_run import Failure, FullRun
 from pytest_clusterqual.model.probe import STATES, Line, RankLedger
+from pytest_clusterqual.model.requirement import QUANTITIES
 
 KINDS = ("detection", "restart", "rendezvous", "load", "recovery")
 
@@ -332,3 +335,22 @@ def test_a_save_that_the_failure_interrupted_has_no_completion() -> None:
     run = killed_run()
     cut = replace(run, ranks=(run.ranks[0], edited(run.ranks[1], torn)))
     assert [save.completion for save in account(cut).events.saves] == [None, 2.75]
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "full-run.md").read_text(encoding="utf-8")
+
+
+def test_the_page_tells_of_every_state_and_every_figure() -> None:
+    rows = [row.split("|")[1] for row in PAGE.splitlines() if row.startswith("| ")]
+    told = {name.strip() for row in rows for name in row.split(",")}
+    assert set(STATES) <= told
+    elsewhere = {name for name in QUANTITIES["full_run"] if name.startswith("checkpoint_")} | {"drift"}
+    assert set(QUANTITIES["full_run"]) - elsewhere <= told
+
+
+def test_the_ledger_of_the_page_adds_up() -> None:
+    (text,) = re.findall(r"^ledger +ddp-2nodes: (.*?); gain", PAGE, re.M | re.S)
+    wall, _, parts = " ".join(text.split()).partition(" s = ")
+    assert sum(float(part.rpartition(" ")[2]) for part in parts.split(", ")) == pytest.approx(float(wall), abs=0.05)

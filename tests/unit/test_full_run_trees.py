@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
-from full_run_made import Rank, edited, full_run, shifted
+from full_run_made import TOKENS, Rank, edited, full_run, shifted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.ledger import Ledger, account
 from pytest_clusterqual.model.full_run import Failure, FullRun, RankRun
-from pytest_clusterqual.model.probe import Line, RankLedger
+from pytest_clusterqual.model.probe import Line, ProbeWhat, RankLedger
 
 FOLDED = ("kept", "lost", "warm-up", "re-warm-up")  # where the seconds of single steps go is tested by hand
 EXACT = 1e-6
@@ -227,6 +229,52 @@ def test_what_threads_do_beside_is_in_no_state(plan: Plan) -> None:
     ledger = account(replace(run, ranks=tuple(ranks)))
     assert alike(account(run), ledger)
     assert {rank.background["save"] for rank in ledger.ranks} == {1.5}
+
+
+@st.composite
+def whatever(draw: st.DrawFn) -> Line:
+    seconds, own = draw(milliseconds(0, 900)), draw(st.sampled_from([None, 0.0, 0.5, 1.0]))
+    return Line(
+        what=draw(st.sampled_from(get_args(ProbeWhat))), at=draw(milliseconds(0, 9000)), seconds=seconds,
+        own=None if own is None else own * seconds, step=draw(st.integers(0, 4)), tokens=TOKENS, name="evaluation",
+        error=draw(st.sampled_from(["", "", "OSError"])), nested=draw(st.booleans()), background=draw(st.booleans()),
+        value=draw(st.none() | st.floats(0, 9)),
+    )  # fmt: skip
+
+
+@st.composite
+def nonsense(draw: st.DrawFn) -> FullRun:
+    """Three steps as they should be, maybe with a failure, and among their lines some that no probe wrote so."""
+    ranks, fails = [], draw(st.booleans())
+    for rank in range(draw(st.integers(1, 2))):
+        log = Rank(rank).ready().steps(1, 2)
+        if fails and rank == 0:
+            log.mark("fault", 3, name="kill_rank")
+        elif fails:
+            log.breaks(after=draw(milliseconds(0, 900)), step=3).ends("RuntimeError")
+        if fails:
+            log.passes(draw(milliseconds(900, 3000))).back(after=1, builds=0.5).step(2)
+        made = log.step(3).finishes().run()
+        processes = []
+        for process in made.processes:
+            lines = [*process.lines]
+            for line in draw(st.lists(whatever(), max_size=2)):
+                lines.insert(draw(st.integers(0, len(lines))), line)
+            processes.append(replace(process, lines=tuple(lines)))
+        ranks.append(replace(made, processes=tuple(processes)))
+    return full_run(*ranks, steps=3, failure=Failure(kind="kill_rank", step=3) if fails else None, nodes=len(ranks))
+
+
+@settings(max_examples=300, deadline=None)
+@given(run=nonsense())
+def test_what_no_probe_wrote_is_refused_or_accounted_without_negative_time(run: FullRun) -> None:
+    try:
+        ledger = account(run)
+    except MeasurementError:
+        return
+    for rank in ledger.ranks:
+        assert sum(rank.seconds.values()) == pytest.approx(rank.wall, abs=EXACT)
+        assert all(seconds >= 0 for state, seconds in rank.seconds.items() if state != "residual")
 
 
 def test_the_lines_of_a_plan_are_those_of_a_probe() -> None:

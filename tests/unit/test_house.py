@@ -68,7 +68,8 @@ THIRD_PARTY: dict[str, set[str]] = {
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
 ON_FIRST_USE: dict[str, set[str]] = {
-    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "report": {"matplotlib", "jinja2"},
+    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "lines": {"msgspec"},
+    "report": {"matplotlib", "jinja2"},
     "cli": {"shtab"},
 }  # fmt: skip
 AS_WRITTEN = {"yaml": "PyYAML", "pydantic_core": "pydantic"}
@@ -268,7 +269,10 @@ def third_party_table() -> dict[str, str]:
 
 def test_the_page_and_this_test_say_the_same_about_third_parties() -> None:
     page = third_party_table()
-    rooms = {"model", "errors", "probe", "own", "units", "read", "launch", "rank", "channel", "judge", "report", "doors"}
+    rooms = {
+        "model", "errors", "probe", "own", "units", "lines", "read", "launch", "rank", "channel", "judge", "report",
+        "doors",
+    }  # fmt: skip
     assert rooms == set(page)
     for room, words in page.items():
         allowed = THIRD_PARTY.get("plugin" if room == "doors" else room, set()) | ON_FIRST_USE.get(room, set())

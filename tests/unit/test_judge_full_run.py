@@ -122,8 +122,8 @@ def test_the_figures_of_a_killed_run_are_judged_with_the_resolution_of_their_clo
     assert completion.interval is not None
     assert (completion.value, completion.interval.low, completion.interval.high) == (2.75, 2.749, 2.751)
     assert blocking.reason == (
-        "checkpoint_blocking 750 ms [749, 751] is above the required <= 500 ms (async, worst of 2, step 8, in the run folder; "
-        "one run of 10 steps on 2 x 1 ranks, rank 1 killed at step 7, 2 steps done again)"
+        "checkpoint_blocking 750 ms [749, 751] is above the required <= 500 ms (async, worst of 2, step 8, in the run "
+        "folder; one run of 10 steps on 2 x 1 ranks, rank 1 killed at step 7, 2 steps done again)"
     )
 
 

@@ -139,8 +139,12 @@ def test_batches_come_as_the_loader_gives_them_each_in_a_span(tmp_path: Path) ->
     assert len(batches) == 3  # type: ignore[arg-type]
     one_at_a_time = iter([7, 8, 9])
     assert [next(iter(probe.batches(one_at_a_time))) for _ in range(3)] == [7, 8, 9]
+    for _ in probe.batches([1]):
+        with probe.step():
+            pass
     probe.close()
-    *waits, _end = written(tmp_path)
+    *waits, wait, step, last, _end = written(tmp_path)
+    assert [(line.what, line.nested) for line in (wait, step, last)] == [("data", 0), ("step", 0), ("data", 0)]
     # Each epoch asks once more, and is told that there is no other.
     assert [line.what for line in waits] == ["data"] * (4 + 4 + 3)
     assert [line.seconds >= 0.01 for line in waits] == [True, True, True, False] * 2 + [False] * 3

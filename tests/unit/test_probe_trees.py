@@ -148,3 +148,37 @@ def test_when_the_clock_began_does_not_matter(lives: list[Life], shift: int) -> 
     assert replace(after, seconds={}, wall=0.0, data_stall=None) == replace(
         before, seconds={}, wall=0.0, data_stall=None
     )
+
+
+def ends_well(tree: Any) -> bool:
+    return isinstance(tree, float) or (not tree[2] and all(map(ends_well, tree[1])))
+
+
+def halved(trees: list[Any]) -> list[Any]:
+    """Every hook and every wait for data that ends well as two that follow each other."""
+    found: list[Any] = []
+    for tree in trees:
+        if isinstance(tree, float):
+            found.append(tree)
+            continue
+        kind, inner, fails = tree
+        within, half = halved(inner), len(inner) // 2
+        if kind in ("evaluation", "logging", "data") and ends_well(tree):
+            found += [(kind, halved(inner[:half]), False), (kind, halved(inner[half:]), False)]
+        else:
+            found.append((kind, within, fails))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives=st.lists(LIVES.map(lambda life: {**life, "kill_after": None}), min_size=1, max_size=3))
+def test_two_spans_that_follow_each_other_are_as_good_as_one(lives: list[Life]) -> None:
+    found: list[RankLedger] = []
+    for each in (lives, [{**life, "spans": halved(life["spans"])} for life in lives]):
+        with tempfile.TemporaryDirectory() as folder:
+            (rank,) = played(Path(folder), each, now=1000.0).ledger().ranks
+            found.append(rank)
+    whole, parts = found
+    assert parts.wall == pytest.approx(whole.wall, abs=1e-3)
+    assert parts.seconds == pytest.approx(whole.seconds, abs=1e-3)
+    assert (parts.kept, parts.lost, parts.ends) == (whole.kept, whole.lost, whole.ends)

@@ -266,9 +266,7 @@ def test_each_criterion_has_the_plots_of_its_worst_tests(tmp_path: Path) -> None
     assert "all_reduce in world" in kinds["fabric"]
 
 
-def test_where_there_is_no_room_every_criterion_keeps_its_worst(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_every_criterion_keeps_its_worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records, measurements = whole_cluster(4, 2, 30)
     plots = drawn(records, measurements, tmp_path)
     monkeypatch.setattr(html_plots, "_MOST_BYTES", 120_000)

@@ -93,13 +93,13 @@ def test_of_many_ranks_the_fullest_are_shown() -> None:
     assert "64 of 1024 ranks: those that hold most." in picture.caption
 
 
-def scaled(*points: tuple[int, float], require: str = "") -> list[Record]:
-    """Speedups over one node, with the efficiency of each."""
-    at, told = conditions(layout="ddp"), []
-    base = {"quantity": "time_to_fixed_work", "unit": "s", "requirement": None, "verdict": Verdict.MEASURED}
-    told.append(record("test_scaling[ddp]", "scaling", under=at, label="1 node", value=100.0, **base))
+def scaled(*points: tuple[int, float], require: str = "", base: int = 1) -> list[Record]:
+    """Speedups over so many nodes, with the efficiency of each."""
+    at, told, label = conditions(layout="ddp"), [], f"{base} node{'s' * (base > 1)}"
+    work = {"quantity": "time_to_fixed_work", "unit": "s", "requirement": None, "verdict": Verdict.MEASURED}
+    told.append(record("test_scaling[ddp]", "scaling", under=at, label=label, value=100.0, **work))
     for nodes, value in points:
-        for quantity, figure in (("speedup", value), ("efficiency", value / nodes)):
+        for quantity, figure in (("speedup", value), ("efficiency", value * base / nodes)):
             asked = demand(require, float(require.split()[1]), "1") if require and quantity == "efficiency" else None
             told.append(record(
                 "test_scaling[ddp]", "scaling", under=at, quantity=quantity, label=f"{nodes} nodes", value=figure,
@@ -121,6 +121,14 @@ def test_a_curve_has_its_points_the_ideal_line_and_what_is_required() -> None:
     assert (low, high) == pytest.approx((2.7, 3.6))
     assert picture is not None and "speedup 4 nodes 3 [2.7, 3.6] (MEASURED)" in picture.words
     assert "efficiency 4 nodes 75 %" in picture.words or "efficiency 4 nodes 0.75" in picture.words
+
+
+def test_a_baseline_of_several_nodes_is_where_the_curve_begins() -> None:
+    picture = speedup(scaled((8, 1.5), base=4))
+    ideal, through, *_ = drawn(picture)[0].lines
+    assert (list(ideal.get_xdata()), list(ideal.get_ydata())) == ([4, 8], [1, 2])
+    assert (list(through.get_xdata()), list(through.get_ydata())) == ([4, 8], [1, 1.5])
+    assert picture is not None and picture.words.startswith("ddp, against 4 nodes: speedup 8 nodes 1.5")
 
 
 def test_points_far_apart_stand_on_a_logarithmic_scale() -> None:

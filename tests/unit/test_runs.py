@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import RUN, conditions, memory_measurement, record, whole_run
+from made import RUN, conditions, memory_measurement, record, whole_run, without_value
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.model.record import SCHEMA
+from pytest_clusterqual.model.record import SCHEMA, Verdict
 from pytest_clusterqual.model.variables import environment_variables
 from pytest_clusterqual.runs import RunFolder, default_path
 
@@ -221,7 +221,10 @@ def test_any_other_bad_line_is_named(tmp_path: Path, line: bytes, message: str) 
     [
         ({"criterion": "taste"}, "1: criterion: got 'taste', want nodes, memory, fabric, scaling, full_run"),
         ({"criterion": "fabric"}, "1: kind: got 'memory', want fabric, pairs, placement"),
-        ({"criterion": "fabric", "kind": "pairs"}, "1: measurement: got unknown field 'ranks', want conditions, pairs"),
+        (
+            {"criterion": "fabric", "kind": "pairs"},
+            "1: measurement: got unknown field 'out_of_memory', want conditions, pairs",
+        ),
         ({"criterion": "memory", "kind": "eval"}, "1: kind: got 'eval', want memory"),
         ({"id": "../x"}, "1: id: got '../x', want an id such as 'm0001'"),
         ({"extra": 1}, "1: got the fields schema, id, test, criterion, kind, measurement, extra, want"),
@@ -371,6 +374,29 @@ def test_conditions_cross_the_file_unchanged(tmp_path: Path) -> None:
     unusual = record(under=conditions(hosts=("a\x1b[2J", "b\u2028c"), bytes=4096, layout=None))
     made(tmp_path).add_record(unusual)
     assert RunFolder.open(tmp_path).records() == [unusual]
+
+
+def test_records_of_one_measurement_share_its_conditions(tmp_path: Path) -> None:
+    """Those of a thousand nodes are megabytes: each line has them, memory has them once."""
+    ours, others = conditions(layout="ddp"), conditions(layout="fsdp")
+    none = without_value("test_x", "scaling", Verdict.ERROR, 'said "conditions": null, and died')
+    told = [record(under=ours), record(under=ours, label="4 MiB"), none, record(under=ours), record(under=others)]
+    folder = made(tmp_path)
+    for each in told:
+        folder.add_record(each)
+    again = RunFolder.open(tmp_path).records()
+    assert again == told
+    assert again[0].conditions is again[1].conditions and again[2].conditions is None
+
+
+def test_conditions_that_are_written_otherwise_are_read_as_well(tmp_path: Path) -> None:
+    folder = made(tmp_path)
+    for each in (record(), record(label="4 MiB")):
+        folder.add_record(each)
+    path = tmp_path / "records.jsonl"
+    lines = map(json.loads, path.read_text().splitlines())
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    assert RunFolder.open(tmp_path).records() == folder.records()
 
 
 def test_a_line_of_the_first_version_has_the_kind_of_its_criterion(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _AGAIN = {"init": "rendezvous", "load": "reload", "warm-up": "re-warm-up"}
 _SPANS = {"data": "data", "save": "checkpoint", "load": "load", "compile": "warm-up"}
 _MARKS = {"resumed", "stage", "loss", "saved", "extra", "fault", "done", "end"}
 _EARLY = 1000  # steps among which warm-up is looked for
+WARMING = 100  # steps: what lasts longer is a change of the run, and to be told as such
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,9 +124,9 @@ class Life:
         seconds = [step.seconds for _, step in early]
         warm = steady_start(seconds)
         usual = median(seconds[warm:])
-        for at, step in early[:warm]:
+        for place, (at, step) in enumerate(early[:warm]):
             self._charge("warm-up", max(step.seconds - usual, 0.0))
-            self._history[at] = replace(step, seconds=min(step.seconds, usual), warming=True)
+            self._history[at] = replace(step, seconds=min(step.seconds, usual), warming=place < WARMING)
         return self._history
 
     def _mark(self, line: ProbeLine) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pytest_clusterqual.judge.full_run import log_times
 from pytest_clusterqual.judge.full_run.frontier import single
 from pytest_clusterqual.judge.full_run.levels import FEWEST
+from pytest_clusterqual.judge.full_run.life import WARMING
 from pytest_clusterqual.judge.full_run.log_times import CLOCK, LINES, RATES, Sample
 from pytest_clusterqual.judge.full_run.over_time import over_time
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples, steady_start
@@ -41,15 +42,13 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
             _attempt(log, place, samples[place], warm_ups[place], seconds) for place in range(len(log.attempts))
         ),
         seconds=seconds, tokens_per_step=tokens, tokens_from=tokens_from, rates=rates, device_rate=_device_rate(log),
-        drift=_drift(steady), findings=_over_time(steady, work=not _batch_changes(log)), pauses=paused, skipped=sum(step.skipped for step in steps),
+        drift=_drift(steady), findings=_over_time(log, samples, warm_ups), pauses=paused, skipped=sum(step.skipped for step in steps),
         not_finite=tuple(step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)),
         warnings=(*log.notes, *_warnings(log, timed_by)), missing=tuple(_missing(log, seconds, rates, tokens)),
     )  # fmt: skip
 
 
-def step_samples(
-    log: TrainingLog, *, tokens_per_step: float | None = None
-) -> tuple[float | None, list[list[Sample]]]:
+def step_samples(log: TrainingLog, *, tokens_per_step: float | None = None) -> tuple[float | None, list[list[Sample]]]:
     """Tokens of one step, None if they are not known or not the same all the time, and the times of each attempt."""
     tokens = (tokens_per_step if not _batch_changes(log) else None) or _tokens(log)[0]
     return tokens, _times(log, tokens)[1]
@@ -124,12 +123,13 @@ def _drift(steady: Sequence[Sequence[Sample]]) -> Interval | None:
     return apart_ratio_interval([s.seconds for s in longest[half:]], [s.seconds for s in longest[:half]])
 
 
-def _over_time(steady: Sequence[Sequence[Sample]], *, work: bool) -> tuple[Finding, ...]:
+def _over_time(log: TrainingLog, samples: Sequence[Sequence[Sample]], warm_ups: Sequence[int]) -> tuple[Finding, ...]:
     """Of the longest attempt, if its lines are of equally many steps and their batches do not change."""
     import numpy as np
 
-    longest = max(steady, key=len, default=[])
-    if not work or len(longest) < FEWEST or len({sample.over for sample in longest}) != 1:
+    warm = [of[min(warm_up, WARMING) :] for of, warm_up in zip(samples, warm_ups, strict=True)]
+    longest = max(warm, key=len, default=[])
+    if _batch_changes(log) or len(longest) < FEWEST or len({sample.over for sample in longest}) != 1:
         return ()
     seconds = np.array([sample.seconds for sample in longest])
     over = np.cumsum(seconds * longest[0].over)

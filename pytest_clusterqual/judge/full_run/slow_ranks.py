@@ -17,6 +17,8 @@ LEAST = 0.01  # of a step
 _GROUPS = 32  # of the parts of a run: the samples
 _FEWEST = 16
 _LEVEL = 0.99
+_REMEMBERS = 0.15
+_ALL = 8  # ranks: from so many on the typical one may be that of all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,15 +47,12 @@ def slow_ranks(course: Course) -> tuple[SlowRank, ...]:
     import numpy as np
     from scipy.special import bdtrc
 
-    times = _grouped(course)
     ranks = course.ranks
-    if times is None or len(ranks) < 2:
+    share = _late(course) if len(ranks) > 1 else None
+    if share is None:
         return ()
-    typical = np.median(times, axis=0)
-    late = times - (_others(times) if len(ranks) < 8 else typical)
-    share = late / typical[-1]
-    groups = times.shape[2]
-    behind = (late > 0).sum(axis=2)
+    groups = share.shape[2]
+    behind = (share > 0).sum(axis=2)
     chance = bdtrc(behind.T - 1, groups, 0.5).T  # (rank, stage)
     order = np.argsort(chance, axis=None)
     holm = np.maximum.accumulate(chance.flat[order] * np.arange(chance.size, 0, -1))
@@ -79,8 +78,42 @@ def _slow(
     )  # fmt: skip
 
 
-def _grouped(course: Course) -> Floats | None:
-    """Seconds as (rank, stage, group of parts), of the parts in which all ranks have all steps; None if too few."""
+def _late(course: Course) -> Floats | None:
+    """By what share of a step each rank is later than the typical one, as (rank, stage, group of parts of the run).
+
+    None where there are too few parts. Groups are joined until a rank that is late in one is no more likely to be so
+    in the next than in any other.
+    """
+    import numpy as np
+
+    times = _parts(course)
+    if times is None:
+        return None
+    groups = min(_GROUPS, times.shape[2])
+    while True:
+        bounds = [times.shape[2] * group // groups for group in range(groups)]
+        sums = np.add.reduceat(times, bounds, axis=2)
+        typical = np.median(sums, axis=0)
+        late = (sums - (_others(sums) if len(sums) < _ALL else typical)) / typical[-1]
+        if groups < 2 * _FEWEST or _memory(late) <= _REMEMBERS:
+            return late
+        groups //= 2
+
+
+def _memory(late: Floats) -> float:
+    """Correlation of what a rank is late by in one group and in the next, over all ranks, at the most correlated
+    stage.
+    """
+    import numpy as np
+
+    around = late - late.mean(axis=2, keepdims=True)
+    square = (around**2).sum(axis=(0, 2))
+    both = (around[:, :, 1:] * around[:, :, :-1]).sum(axis=(0, 2))
+    return float(np.max(np.divide(both, square, out=np.zeros_like(both), where=square > 0)))
+
+
+def _parts(course: Course) -> Floats | None:
+    """Seconds as (rank, stage, part of the run), of the parts in which all ranks have all steps; None if too few."""
     import numpy as np
 
     common = None
@@ -90,9 +123,7 @@ def _grouped(course: Course) -> Floats | None:
     if not common or len(common) < _FEWEST:
         return None
     wanted = np.array(sorted(common))
-    times = np.stack([_bounds(course, rank, wanted) for rank in course.ranks])
-    groups = np.array_split(np.arange(len(wanted)), min(_GROUPS, len(wanted)))
-    return np.stack([times[:, :, group].sum(axis=2) for group in groups], axis=2)
+    return np.stack([_bounds(course, rank, wanted) for rank in course.ranks])
 
 
 def _bounds(course: Course, rank: RankParts, wanted: Floats) -> Floats:

@@ -93,7 +93,7 @@ def _by_seconds(long: NDArray[np.intp], at: Floats) -> _Found | None:
         turns = np.maximum(np.round(gaps / period), 1)
         near = np.abs(gaps - turns * period) <= width / 2
         count = int(near.sum())
-        if period < 4 * width or count < max(_FEWEST, _SHARE * len(gaps)):
+        if period < 4 * width or count < max(_FEWEST, _SHARE * turns.sum()):
             continue
         # Times between chance events are more often short: half as much again is on the safe side.
         chance = _CANDIDATES * float(bdtrc(count - 2, len(gaps) - 1, 1.5 * width / float(period)))

@@ -17,9 +17,13 @@ from pytest_clusterqual.model.telemetry import NodeTelemetry
 if TYPE_CHECKING:
     from pytest_clusterqual.judge.full_run.columns import Flags
 
-_CARRIES, _MORE_THAN = 0.5, 2.0  # share of the steps that one rank is last in, and times what it is else
+_DOING = 0.7  # of what some steps take more than others: then it is one rank's
 _EXPLAINED = 0.8  # of the stalls that a declared save or hook is met in
 _COSTS, _LATE = 0.01, 0.03  # of the run, and of a step: less is worth a note
+_EVERYWHERE = (
+    "clocks and temperatures of the devices, another job on the same storage or network, a link that went down to a "
+    "lower rate"
+)
 _NEXT = {
     BETWEEN: "what only this rank does between steps: logging, saving, evaluating",
     DATA: "how it reads its data: storage, cache and loader of that node",
@@ -57,7 +61,8 @@ class Suspects:
         when = f"from step {first} on" if change.for_good else f"from step {first} to {last}"
         before = np.zeros_like(inside)
         before[change.before : change.begin] = True
-        blamed, because = self._carrier(inside, before)
+        blamed, stage, because = self._carrier(inside, before)
+        following = _NEXT.get(stage, _NEXT[STEP]) if stage else _EVERYWHERE
         slower = change.ratio > 1
         within = f"[{change.interval.low:.3g}, {change.interval.high:.3g}]"
         nodes = [self._nodes[blamed]] if blamed is not None else list(self._telemetry)
@@ -66,8 +71,7 @@ class Suspects:
             level="suspect" if slower else "note",
             evidence=f"{when} a step takes {change.ratio:.3g} x {within} the time of those before{because}"
             f"{self._throttled(nodes, inside)}",
-            check_next=f"what happened {self._moment(change.begin)}: clocks and temperatures of the devices, another "
-            "job on the same storage or network, a link that went down to a lower rate",
+            check_next=f"what happened {self._moment(change.begin)}: {following}",
         )  # fmt: skip
 
     def stall(self, found: Stalls) -> Finding:
@@ -78,7 +82,7 @@ class Suspects:
         inside[found.steps] = True
         every = f"{found.period:g} steps" if found.unit == "steps" else units.show(found.period, units.SECONDS)
         cost = found.excess * len(found.steps) / float(course.seconds.sum())
-        blamed, because = self._carrier(inside, ~inside)
+        blamed, _stage, because = self._carrier(inside, ~inside)
         known = self._declared(inside)
         told = f"; each of them with {known}" if known else because
         return Finding(
@@ -122,25 +126,27 @@ class Suspects:
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._nodes[rank]}" if self._nodes[rank] else f"rank {rank}"
 
-    def _carrier(self, inside: Flags, others: Flags) -> tuple[int | None, str]:
-        """The rank that is the last in most of these steps where they grow the most, and is not in the others."""
+    def _carrier(self, inside: Flags, others: Flags) -> tuple[int | None, str, str]:
+        """The rank whose doing is most of what these steps take more than the others, the stage, and both in words.
+
+        At the end of a step ranks have met, and who is the last there by some microseconds says nothing.
+        """
         import numpy as np
 
         course = self._course
-        increments = course.increments[1:]
-        grown = increments[:, inside].mean(axis=1) - increments[:, others].mean(axis=1)
-        stage = int(np.argmax(grown)) + 1
-        where = f", most of it in {course.stages[stage]!r}" if len(course.stages) > 2 else ""
-        carriers = course.carrier[stage]
-        ranks, counts = np.unique(carriers[inside], return_counts=True)
-        rank = int(ranks[np.argmax(counts)])
-        share, else_ = float(counts.max() / inside.sum()), float((carriers[others] == rank).mean())
-        if len(self._nodes) < 2 or share < max(_CARRIES, _MORE_THAN * else_):
-            return None, where
-        return rank, (
-            f"{where}, where this rank is the last in {units.show_share(share)} of them, and in "
-            f"{units.show_share(else_)} of the others"
-        )
+        change = course.increments[:, inside].mean(axis=1) - course.increments[:, others].mean(axis=1)
+        stage = 1 + int(np.argmax(np.abs(change[1:])))
+        name = course.stages[stage]
+        where = f", most of it in {name!r}" if len(self._nodes) > 1 else ""
+        if len(self._nodes) < 2 or name == STEP:
+            return None, "", where
+        mine = course.increments[stage] * (course.carrier[stage] == np.array(list(self._nodes))[:, None])
+        shares = (mine[:, inside].mean(axis=1) - mine[:, others].mean(axis=1)) / change[stage]
+        rank = list(self._nodes)[int(np.argmax(shares))]
+        if shares.max() < _DOING:
+            return None, "", where
+        last = units.show_share(float((course.carrier[stage, inside] == rank).mean()))
+        return rank, name, f"{where}, where this rank is the last in {last} of them"
 
     def _declared(self, inside: Flags) -> str:
         """The save or hook that these steps are with, or come right after, and most others are not."""
