@@ -2,7 +2,8 @@
 
 ``python benchmarks/checkpoints.py [--quick]``. Both call torch.distributed.checkpoint on the same ranks in one launch,
 in turn. Printed are the ratios of the medians with their 95 % intervals, of the slowest rank each, and of the 10th
-percentiles, which other work on the machine disturbs less. A blocking time is told right where its interval is within 5 %, or where the two differ by less than 1 ms.
+percentiles, which other work on the machine disturbs less. A blocking time is told right where its interval is within
+5 %, or where the two differ by less than 1 ms.
 """
 
 from __future__ import annotations

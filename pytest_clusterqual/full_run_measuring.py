@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_clusterqual import units
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.measuring import Clock, conditions_of, fingerprint, job_args, parse
 from pytest_clusterqual.model.codec import to_json
@@ -72,8 +71,8 @@ def _alone(
         return None, f"one node cannot do it: {why}"
     if plan.minutes is not None and (likely := plan.minutes * nodes) > _ALONE_SECONDS:
         return None, (
-            f"{run.steps} steps would take one node about {units.show(likely, units.SECONDS)}; compare in a run of "
-            f"fewer, with full_run.steps or at most {units.show_number(_ALONE_SECONDS / 60 / nodes)} full_run.minutes"
+            f"{run.steps} steps would take one node about {likely / 60:.3g} min; compare in a run of fewer, "
+            f"with full_run.steps or at most {_ALONE_SECONDS / 60 / nodes:.3g} full_run.minutes"
         )
     if failure is not None and (unnoticed := failure.unnoticed(session.nproc_per_node)):
         return None, unnoticed

@@ -22,48 +22,50 @@ probe = Probe()
 
 
 class Watch(TrainerCallback):
-    """Tells the probe what the Trainer does: a step, then what follows it, each until the event that ends it."""
+    """Tells the probe what the Trainer does, one thing after the other: steps, and what follows them."""
 
-    def __init__(self, tokens):
-        self.tokens = tokens
+    def __init__(self):
         self.open = ExitStack()
 
-    def loads(self):
-        self.open.enter_context(probe.checkpoint("load"))
+    def begins(self, span):
+        self.open.close()
+        self.open.enter_context(span)
 
     def on_train_begin(self, args, state, control, **_):
-        self.go_on(args, state, control)
+        self.open.close()
         probe.resumed(state.global_step)
 
     def on_step_end(self, args, state, control, **_):
         if not control.should_log:  # else the step lasts until its loss is read
-            self.go_on(args, state, control)
+            self.goes_on(args, state, control)
 
     def on_log(self, args, state, control, logs, **_):
-        self.go_on(args, state, control)
+        self.goes_on(args, state, control)
         if "loss" in logs:
             probe.loss(logs["loss"])
 
-    def go_on(self, args, state, control, **_):
+    def goes_on(self, args, state, control, **_):
         self.open.close()
         if control.should_evaluate:
-            self.open.enter_context(probe.hook("evaluation"))
+            self.begins(probe.hook("evaluation"))
         elif control.should_save:
-            self.open.enter_context(probe.checkpoint())
-        elif not control.should_training_stop:
-            self.open.enter_context(probe.step(state.global_step + 1, tokens=self.tokens))
+            self.begins(probe.checkpoint())
 
-    on_evaluate = on_save = go_on
+    on_evaluate = on_save = on_epoch_end = goes_on
 
     def on_train_end(self, args, state, control, **_):
-        self.open.close()
         probe.done()
 
 
 class ProbedTrainer(Trainer):
-    """Tells waiting for data from the rest of a step."""
+    """A step begins where its data are asked for; `tokens` are those of a step on all ranks."""
+
+    def __init__(self, *args, tokens, **kwargs):
+        self.watch, self.tokens = Watch(), tokens
+        super().__init__(*args, callbacks=[self.watch], **kwargs)
 
     def get_batch_samples(self, epoch_iterator, *args, **kwargs):
+        self.watch.begins(probe.step(self.state.global_step + 1, tokens=self.tokens))
         return super().get_batch_samples(iter(probe.batches(epoch_iterator)), *args, **kwargs)
 
 
@@ -110,12 +112,11 @@ def main():
     ))  # fmt: skip
     text = Text()
     sequences = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    watch = Watch(tokens=sequences * LENGTH)
     trainer = ProbedTrainer(
-        model, arguments, train_dataset=text, eval_dataset=[text[i] for i in range(16)], callbacks=[watch]
+        model, arguments, train_dataset=text, eval_dataset=[text[i] for i in range(16)], tokens=sequences * LENGTH
     )
     if saved := last_complete(options.folder):
-        watch.loads()
+        trainer.watch.begins(probe.checkpoint("load"))
     trainer.train(resume_from_checkpoint=saved and str(saved))
 
 

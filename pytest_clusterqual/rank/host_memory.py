@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-EVERY = 0.05  # seconds between two looks: a look costs some 50 us
+# Seconds between two looks. A look takes the interpreter from training, on a busy machine for more than its own 50 us.
+EVERY = 0.2
 
 
 class HostMemory:

@@ -52,11 +52,11 @@ def test_every_record_is_whole_and_says_under_which_conditions(run: Run) -> None
         assert record.conditions.simulated
         assert record.conditions.rank_nodes == ("node0", "node1")
         assert record.conditions.versions.keys() >= {"python", "torch", "pytest_clusterqual"}
+        if record.judgement.quantity in ("checkpoint_loss", "checkpoint_interval"):  # worked out, not measured
+            continue
         if record.judgement.value is None:  # what a sweep cannot tell is said without a number, if nobody asks for it
             assert record.judgement.quantity in ("alpha", "plateau", "wait")
             assert record.judgement.verdict == "MEASURED"
-            continue
-        if record.judgement.quantity in ("checkpoint_loss", "checkpoint_interval"):  # worked out, not measured
             continue
         assert record.judgement.interval is not None
         assert record.judgement.interval.low <= record.judgement.value <= record.judgement.interval.high
@@ -141,8 +141,10 @@ def test_the_run_folders_junit_counts_right(run: Run) -> None:
 
 def test_the_run_leaves_a_page_of_all_criteria_with_their_plots(run: Run) -> None:
     page = (run.folder / "report.html").read_text()
-    for part in ("Simulated nodes, all on one machine", "memory of each rank at its peak", "over the message size",
-                 "speedup over the number of nodes", "course of the full run", "where the time of the full run went"):  # fmt: skip
+    for part in (
+        "Simulated nodes, all on one machine", "memory of each rank at its peak", "over the message size",
+        "speedup over the number of nodes", "course of the full run", "where the time of the full run went",
+    ):  # fmt: skip
         assert part in page, part
     assert "report.html" in run.out
 

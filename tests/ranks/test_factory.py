@@ -13,6 +13,8 @@ import pytest
 import torch
 from rank_harness import DDP, FSDP, run_ranks
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pytest_clusterqual.errors import ClusterQualError
@@ -89,7 +91,11 @@ def train(ctx: Any, *, jobs: dict[str, Any], steps: int = STEPS) -> dict[str, An
         local = [
             job.step(data.batches(step, rank=job.data_rank, world_size=job.data_ranks)) for step in range(1, steps + 1)
         ]
-        found[name] = {"losses": global_losses(ctx, local), "norm": norm(job.model), "parts": job.parts()}
+        sharded = [module for module in job.model.modules() if isinstance(module, FSDPModule)]
+        found[name] = {
+            "losses": global_losses(ctx, local), "norm": norm(job.model), "parts": job.parts(),
+            "units": (len(sharded), sum(isinstance(module, CheckpointWrapper) for module in sharded)),
+        }  # fmt: skip
     return found
 
 
@@ -121,6 +127,15 @@ def test_what_is_sharded_is_a_part_only(scratch: Path) -> None:
         assert answer["ddp"]["parts"] == dict.fromkeys(("parameters", "gradients", "optimizer"), parameters)
         for name in ("fsdp", "fsdp-whole", "meta-fsdp"):
             assert all(parameters / 8 < size < parameters / 2 for size in answer[name]["parts"].values())
+
+
+@pytest.mark.slow
+def test_blocks_are_sharded_and_repeated_each_by_itself_and_the_rest_as_one(scratch: Path) -> None:
+    units = {name: told["units"] for answer in spread(scratch) for name, told in answer.items()}
+    assert units["ddp"] == units["ddp-ac"] == (0, 0)
+    assert units["fsdp-whole"] == (1, 0)
+    assert units["fsdp"] == units["grad-op"] == units["hybrid"] == units["meta-fsdp"] == (3, 0)
+    assert units["fsdp-ac"] == units["meta-fsdp-ac"] == (3, 2), "what is gathered is there while it is repeated"
 
 
 def with_dropout(ctx: Any) -> list[Any]:

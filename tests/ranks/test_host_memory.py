@@ -25,7 +25,7 @@ def test_a_copy_that_is_there_while_training_stands_still_is_counted() -> None:
     memory = HostMemory()
     memory.begin()
     copy = taken()
-    time.sleep(4 * EVERY)
+    time.sleep(3 * EVERY)
     del copy
     assert SIZE <= memory.end() < SIZE + SMALL
 
@@ -36,7 +36,7 @@ def test_what_a_step_has_beside_the_save_is_not() -> None:
     copy = taken()
     memory.goes_on()
     activations = taken()
-    time.sleep(4 * EVERY)
+    time.sleep(3 * EVERY)
     del activations
     memory.between_steps()
     del copy

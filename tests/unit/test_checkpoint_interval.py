@@ -21,6 +21,7 @@ from pytest_clusterqual.judge.full_run.interval import (
 from pytest_clusterqual.judge.full_run.interval import (
     measured as counted,
 )
+from pytest_clusterqual.judge.full_run.probe import Accounts
 from pytest_clusterqual.judge.full_run.verdict import judge_full_run
 from pytest_clusterqual.model.full_run import FullRun
 
@@ -180,3 +181,29 @@ def test_about_the_best_interval_is_no_note_worth_telling() -> None:
     assert "what a recovery costs aside" in advised(run, 20.0)["checkpoint_interval"].reason
     unsaved = full_run(*(Rank(rank).ready().steps(1, 10).finishes().run() for rank in range(2)))
     assert not [j for j in judge_full_run(measured(unsaved), [], 20.0) if j.quantity.startswith("checkpoint_")]
+
+
+def probed(rank: Rank) -> str:
+    accounts = Accounts()
+    run = rank.run()
+    accounts.add(0, [(process.start, process.lines) for process in run.processes])
+    return accounts.ledger().interval
+
+
+def test_a_probed_run_takes_its_restarts_for_failures() -> None:
+    """Steps of 1 s; saves of 0.5 s, 2 s until they are complete; two restarts with 4.5 s from one job to the next."""
+    rank = Rank(0).ready().steps(1, 4).saves(4).steps(5, 8).saves(8)
+    for _ in range(2):
+        rank.ends("RuntimeError").passes(2.0).back(after=8, builds=0.5).steps(9, 12).saves(12).steps(13, 16).saves(16)
+    told = probed(rank.steps(17, 20).finishes())
+    wall = 3.5 + 8 * 1.25 + 1.0 + 2 * (4.5 + 8 * 1.25 + 1.0) + 4 * 1.25 + 0.25 + 0.5
+    known = counted(2, wall)
+    best = best_steps(1.0, Cost(blocking=0.5, completion=2.0, recovery=4.5), wall / 2)
+    assert f"a failure every {wall / 2:.3g} s [{known.low:.3g} s, {known.high:.3g} s], measured: 2 were seen" in told
+    assert "every 4 steps loses" in told and f"every {best} steps" in told
+    assert "as far as failures are known" in told
+
+
+def test_a_probed_run_without_two_saves_has_no_interval_between_them() -> None:
+    assert probed(Rank(0).ready().steps(1, 4).saves(4).steps(5, 8).finishes()) == ""
+    assert "no failure was seen" in probed(Rank(0).ready().steps(1, 4).saves(4).steps(5, 8).saves(8).finishes())

@@ -177,6 +177,14 @@ def test_of_a_node_that_is_replaced_the_others_tell() -> None:
     assert "replaced by a spare node" in note.evidence
 
 
+def test_that_the_only_node_is_lost_is_seen_by_whoever_launched() -> None:
+    alone = goes_on(came_back(struck("kill_node", rank=0))).run()
+    run = full_run(alone, nodes=1, failure=Failure(kind="kill_node", step=7))
+    assert (events(run).detection, events(run).restart) == (0.0, 20.0 - STRUCK)
+    killed = full_run(alone, nodes=1, failure=Failure(kind="kill_rank", step=7))
+    assert (events(killed).detection, events(killed).restart) == (20.0 - STRUCK, 0.0), "torchrun tells nobody"
+
+
 def test_fewer_nodes_go_on_and_the_rest_of_the_ranks_are_gone() -> None:
     """The first node is lost: what was rank 1 is rank 0 from then on."""
     gone = shifted(waits(1, after=0.25).run(), 5000.0, clock="node1")

@@ -53,6 +53,16 @@ def test_each_rank_tells_what_it_saw_of_a_save() -> None:
     )
 
 
+def test_the_worst_save_counts_and_in_it_the_slowest_rank() -> None:
+    slow = edited(
+        saving(1).run(), lambda line: replace(line, seconds=0.75) if (line.what, line.step) == ("save", 8) else line
+    )
+    run = replace(saved_run(saving(0), saving(1)), ranks=(saving(0).run(), slow))
+    blocking = figure(run, "checkpoint_blocking")
+    assert (blocking.value, blocking.per_rank) == (0.75, {"0": 0.5, "1": 0.75})
+    assert "worst of 2, step 8, in /shared/checkpoints" in blocking.reason
+
+
 def test_a_save_that_a_failure_interrupts_is_no_complete_one() -> None:
     """Rank 1 dies before its part of step 4 is complete; that of step 8 belongs to the attempt after it."""
     run = killed_run()

@@ -283,7 +283,7 @@ def test_a_rank_that_was_slow_in_one_half_is_not_slow_always() -> None:
 def test_a_short_run_says_nothing_of_its_step_time() -> None:
     seen = over_time(alone(noise(200) * np.where(np.arange(200) < 100, 1, 2)))
     assert (seen.drift, seen.findings) == (None, ())
-    assert seen.untold == ("drift, changes and stalls of the step time: 200 steps, want 256 or more",)
+    assert seen.untold == ("200 steps are too few, want 256 or more: nothing is said of drift, changes and stalls",)
 
 
 def test_a_change_in_the_first_half_is_not_taken_for_warm_up(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_short_run_has_no_drift_and_cannot_pass_it() -> None:
     judged = drift_of(quiet_run(), "<= 1 %")
     assert judged.verdict is Verdict.ERROR
     assert judged.reason == (
-        "drift was not measured: drift, changes and stalls of the step time: 10 steps, want 256 or more"
+        "drift was not measured: 10 steps are too few, want 256 or more: nothing is said of drift, changes and stalls"
     )
     assert "drift" not in [j.quantity for j in judge_full_run(measured(quiet_run()), [])]
 

@@ -15,7 +15,7 @@ import pytest
 from decision_made import run as decided_run
 from decision_made import slow_link
 from fabric_made import cluster, swept
-from made import RUN, conditions, loaded, record, whole_run, without_value
+from made import RUN, STARTED, conditions, loaded, record, whole_run, without_value
 from run_made import STATES, hostile, whole_cluster
 
 from pytest_clusterqual.judge.decision.verdict import decide
@@ -99,7 +99,7 @@ def test_the_top_says_how_the_four_criteria_ended_and_what_follows() -> None:
     text = page(list(records.values()), decision=decision, simulated=True).text
     top = text.partition("How to read this")[0]
     for part in ("Memory", "Fabric ✗ FAIL", "Training Scaling", "Full-Run", "not qualified", decision.why,
-                 "Simulated nodes, all on one machine", "pytest qualification/ --nodes 2", "2026-11-30 01:48 to",
+                 "Simulated nodes, all on one machine", "pytest qualification/ --nodes 2", "2026-11-30 01:48 UTC",
                  "workload 9f2c41d07a55e310"):  # fmt: skip
         assert part in top, part
 
@@ -338,6 +338,12 @@ def test_text_stands_out_from_what_is_behind_it(scheme: str, ground: str) -> Non
     for word in words:
         low, high = sorted((luminance(found[word]), luminance(found[ground])))
         assert (high + 0.05) / (low + 0.05) >= 5.5, (word, found[word])  # 4.5 is asked for; small print gets more
+
+
+def test_the_time_is_from_the_first_begin_to_the_last_end() -> None:
+    told = [record(seconds=60.0), record(started=STARTED + 3600, seconds=1800.0)]
+    assert ("measured", "2026-11-30 01:48 to 03:18 UTC") in _facts(told)
+    assert ("measured", "2026-11-30 01:48 to 2026-12-01 01:48 UTC") in _facts([record(seconds=86_400.0)])
 
 
 def test_a_time_that_no_calendar_knows_is_left_out() -> None:

@@ -87,7 +87,8 @@ def _stretch(levels: Levels, edges: Sequence[int]) -> list[int]:
     rest = levels.level.copy()
     for a, b in itertools.pairwise(edges):
         rest[a:b] -= rest[a:b].mean()
-    sums = np.concatenate([[0.0], np.cumsum(rest)])
+    rest = _calm(rest)
+    sums = np.concatenate([[0.0], np.cumsum(rest - rest.mean())])
     begin, end = np.triu_indices(count + 1, k=_SHORTEST)
     keep = ((end - begin) <= count - _SHORTEST) & (begin > 0)  # from the start on is the same as the rest
     begin, end = begin[keep], end[keep]
@@ -98,6 +99,15 @@ def _stretch(levels: Levels, edges: Sequence[int]) -> list[int]:
     if deviations[best] < REACH * levels.doubt * levels.noise or abs(jump[best]) < math.log1p(LEAST):
         return []
     return [int(edge) for edge in (begin[best], end[best]) if min(abs(edge - known) for known in edges) >= _SHORTEST]
+
+
+def _calm(level: Floats) -> Floats:
+    """Each the middle one of five neighbours: one or two blocks that spikes have filled are no change."""
+    import numpy as np
+
+    reach = _SHORTEST - 1
+    around = np.concatenate([level[:1].repeat(reach), level, level[-1:].repeat(reach)])
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(around, 2 * reach + 1), axis=1))
 
 
 def _unrest(level: Floats) -> float:

@@ -60,7 +60,7 @@ def moments(run: FullRun) -> dict[str, Moment]:
     Clocks of different hosts are never subtracted.
     """
     victims = struck(run)
-    if not victims:
+    if not victims or run.failure is None:
         return {}
     number = attempt_of(victims)
     here: defaultdict[str, list[RankRun]] = defaultdict(list)
@@ -77,8 +77,8 @@ def moments(run: FullRun) -> dict[str, Moment]:
         if at is not None:
             found[clock] = Moment(struck=moment, known=max(at, moment), exact=bool(hit[clock]), noticed=True)
         elif hit[clock]:
-            # Without anybody's error it is the next process that shows that it was noticed.
-            known = moment if anybody else _next_process(run, number, clock)
+            # Whoever launched sees its agents end. Else, without anybody's error, it is the next process that shows it.
+            known = moment if anybody or run.failure.ends_launch else _next_process(run, number, clock)
             found[clock] = Moment(struck=moment, known=known, exact=True, noticed=False)
     return found
 

@@ -36,15 +36,15 @@ def over_time(course: Course, telemetry: Sequence[NodeTelemetry] = ()) -> OverTi
     increments = dict(zip(course.stages, course.increments.mean(axis=1).tolist(), strict=True))
     stages = increments if len(course.ranks) > 1 else {}
     late = tuple(suspects.slow(slow_ranks(course)))
-    logs = logs_per_work(course) if count >= FEWEST else f"{count} steps, want {FEWEST} or more"
+    logs = logs_per_work(course) if count >= FEWEST else f"{count} steps are too few, want {FEWEST} or more"
     if isinstance(logs, str):
         return OverTime(
-            steps=count, stages=stages, findings=late, untold=(f"drift, changes and stalls of the step time: {logs}",)
+            steps=count, stages=stages, findings=late, untold=(f"{logs}: nothing is said of drift, changes and stalls",)
         )
     told = levels(logs)
     regular = tuple(_regular(course, logs, told, suspects))
     if told.wanders:
-        why = "drift and changes of the step time: it wanders so slowly that this run is too short to tell them apart"
+        why = "the step time wanders so slowly that this run is too short: nothing is said of drift and changes"
         return OverTime(steps=count, stages=stages, findings=(*regular, *late), untold=(why,))
     drift, interval = math.expm1(slope(told)), drift_interval(told)
     return OverTime(

@@ -94,7 +94,7 @@ def _late(course: Course) -> Floats | None:
         bounds = [times.shape[2] * group // groups for group in range(groups)]
         sums = np.add.reduceat(times, bounds, axis=2)
         typical = np.median(sums, axis=0)
-        late = (sums - (_others(sums) if len(sums) < _ALL else typical)) / typical[-1]
+        late: Floats = (sums - (_others(sums) if len(sums) < _ALL else typical)) / typical[-1]
         if groups < 2 * _FEWEST or _memory(late) <= _REMEMBERS:
             return late
         groups //= 2

@@ -9,7 +9,7 @@ from pytest_clusterqual.model.probe import HOOK, ProbeLine
 BETWEEN, DATA, STEP = "between", "data", "step"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen, which takes longer to make: there are as many as steps
 class Reached:
     """A step from the end of the one before it, which was `at`, to its own end.
 
