@@ -1,4 +1,4 @@
-"""A full run, watched from outside: torchrun itself restarts ranks that die; where it dies with them, it is launched again."""
+"""A full run, watched from outside: torchrun restarts ranks that die; where it dies with them, it is launched again."""
 
 from __future__ import annotations
 

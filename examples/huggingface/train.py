@@ -40,8 +40,8 @@ class Watch(TrainerCallback):
             self.goes_on(args, state, control)
 
     def on_log(self, args, state, control, logs, **_):
-        self.goes_on(args, state, control)
-        if "loss" in logs:
+        if "loss" in logs:  # that of steps; an evaluation has another
+            self.goes_on(args, state, control)
             probe.loss(logs["loss"])
 
     def goes_on(self, args, state, control, **_):

@@ -61,7 +61,7 @@ class Failure:
     @property
     def told(self) -> str:
         """What happened, for people."""
-        who = {"kill_node": f"node {self.target}", "sigterm": "the job"}.get(self.kind, f"rank {self.target}")
+        who = {"kill_node": f"node of index {self.target}", "sigterm": "the job"}.get(self.kind, f"rank {self.target}")
         done = {
             "kill_rank": "killed", "hang_rank": "stopped", "raise_rank": "made to raise an error",
             "fail_save": "kept from writing its checkpoint", "kill_node": "killed", "sigterm": "told to end (SIGTERM)",

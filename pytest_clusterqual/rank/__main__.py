@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _train(attempt: Callable[[], None]) -> None:
-    """Leave at once after an error: a thread that still saves may wait for a peer that hangs, and the interpreter for it.
+    """Leave at once after an error: a thread that saves may wait for a peer that hangs, and the interpreter for it.
 
     So may the ends of NCCL's communicators. The agent would wait as well, and its peers for the agent.
     """

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from lab_host import Host, Impossible, outside, refused
 from lab_hosts import Lab
@@ -82,8 +83,8 @@ def slow_disk(host: Host, path: str | Path, bytes_per_second: int, *, size: int 
 
 
 @contextmanager
-def slow_file(host: Host, path: Path, bytes_per_second: int) -> Iterator[None]:
-    """This host reads the file at `path` from a disk of its own, no faster than that and each time anew."""
+def slow_file(host: Host, path: Path, reads_per_second: int) -> Iterator[None]:
+    """This host reads the file at `path` from a disk of its own, no more often than that and each time anew."""
     if "blkio" not in host.cgroups:
         raise Impossible("there is no blkio controller of cgroup version 1 here")
     content, image = path.read_bytes(), host.state / f"{host.name}-slow-file"
@@ -96,7 +97,7 @@ def slow_file(host: Host, path: Path, bytes_per_second: int) -> Iterator[None]:
         # Mounted again nothing of it is in memory yet, and so it remains: pages that are mapped by nobody are dropped.
         with (
             mounted(host, path.parent, "-o", "loop", image),
-            throttled(host, path, bytes_per_second),
+            throttled(host, path, reads_per_second, of="iops"),
             host.popen([sys.executable, "-S", "-c", _FORGET, path]) as forgetting,
         ):
             try:
@@ -137,12 +138,12 @@ def now_read_only(host: Host, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def throttled(host: Host, path: str | Path, bytes_per_second: int) -> Iterator[None]:
-    """From now on this host reads and writes the disk at `path` no faster than that."""
+def throttled(host: Host, path: str | Path, most: int, *, of: Literal["bps", "iops"] = "bps") -> Iterator[None]:
+    """From now on this host reads and writes the disk at `path` no faster than so many bytes, or requests, a second."""
     device = os.stat(host.path(path)).st_dev
-    limits = [host.cgroups["blkio"] / f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
+    limits = [host.cgroups["blkio"] / f"blkio.throttle.{way}_{of}_device" for way in ("read", "write")]
     for limit in limits:
-        limit.write_text(f"{os.major(device)}:{os.minor(device)} {bytes_per_second}")
+        limit.write_text(f"{os.major(device)}:{os.minor(device)} {most}")
     try:
         yield
     finally:

@@ -22,10 +22,10 @@ PROJECT: dict[str, Any] = {
     "workload": {
         "model": {"layers": 2, "hidden": 128, "heads": 2, "kv_heads": 1, "ffn": 256, "vocab": 256},
         "optimizer": {"name": "adamw", "lr": 3.0e-4}, "precision": "fp32", "sequence_length": 128, "microbatch": 2,
-        "global_batch": 16, "steps": 40, "seed": 1,
+        "global_batch": 16, "steps": 20, "seed": 1,
     },
     "layouts": [{"name": "ddp"}],
-    "full_run": {"checkpoint": {"every": 20, "mode": "sync"}, "alone": False, "apart": False},
+    "full_run": {"checkpoint": {"every": 10, "mode": "sync"}, "alone": False, "apart": False},
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_the_host_with_slow_data_is_named(lab: Lab, loader: dict[str, int]) -> N
     data.parent.mkdir(exist_ok=True)
     data.write_bytes(random.Random(1).randbytes(96 * MIB))  # of so much only samples are read beforehand
     name = "-".join(["slow", *loader])
-    with slow_file(lab["node2"], data, 8 * MIB):
+    with slow_file(lab["node2"], data, 20):
         slow = data_stall(lab, name, data, loader)
     assert slow["value"] > 0.2
     assert "rank 1 on node2" in slow["reason"]

@@ -255,7 +255,8 @@ def test_the_package_itself_imports_nothing_but_words() -> None:
 
 
 THIRD_PARTIES = (
-    r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|jinja2|pytest)\b"
+    r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|jinja2|"
+    r"pytest)\b"
 )
 
 

@@ -11,7 +11,9 @@ import pytest
 from over_time_made import alone, columns, course, noise, together
 from probe_made import Run, ledger, steps
 
+from pytest_clusterqual.judge.full_run.changes import changes
 from pytest_clusterqual.judge.full_run.frontier import Course
+from pytest_clusterqual.judge.full_run.levels import Levels, levels
 from pytest_clusterqual.judge.full_run.over_time import over_time
 from pytest_clusterqual.judge.full_run.slow_ranks import slow_ranks
 from pytest_clusterqual.judge.full_run.stalls import stalls
@@ -98,6 +100,27 @@ def test_two_changes_are_told_one_after_the_other() -> None:
 
 def test_a_change_to_the_better_is_a_note() -> None:
     assert the_one(over_time(changed(0.9, 700)), "change").level == "note"
+
+
+def test_two_blocks_full_of_spikes_are_no_change() -> None:
+    seconds = noise(1024)
+    seconds[480:512] *= 1.3
+    assert over_time(alone(seconds)).findings == ()
+
+
+@pytest.mark.parametrize(("count", "deviations", "found"), [(64, 5, 0), (64, 7, 1), (32, 7, 0), (32, 9, 1)])
+def test_few_blocks_must_show_more(count: int, deviations: float, found: int) -> None:
+    jump = deviations * 0.05 * np.sqrt(4 / count)
+    level = np.where(np.arange(count) < count // 2, 0.0, jump)
+    made = Levels(level=level, first=list(range(0, 4 * count, 4)), noise=0.05, wanders=False)
+    assert len(changes(np.repeat(level, 4), made)) == found
+
+
+def test_blocks_full_of_spikes_count_as_noise() -> None:
+    logs = np.log(noise(1024))
+    calm = levels(logs).noise
+    logs.reshape(64, 16)[5::10] += 0.3
+    assert levels(logs).noise > 5 * calm
 
 
 def test_less_than_two_percent_is_not_worth_a_word() -> None:

@@ -21,7 +21,6 @@ _FEW_TELL = 64
 # differ by that are two blocks apart, over steps one block apart. A single change must not reach this, nor chance.
 _BLOCKS_REMEMBER, _STEPS_REMEMBER = (3.0, 2.0), 1.15  # of few blocks, and of many
 _MAD_TO_SIGMA = 1.4826
-_TENTH = 3.29  # standard deviations between the two ends that leave out a tenth of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +63,7 @@ def _cut(logs: Floats, count: int) -> Levels:
     near, far = (_spread(logs[lag:] - logs[:-lag]) for lag in (len(logs) // count, 2 * len(logs) // count))
     most = _BLOCKS_REMEMBER[count >= _FEW_TELL]
     wanders = noise[-1] > most * max(noise[0], 1e-12) or far > _STEPS_REMEMBER * max(near, 1e-12)
-    return Levels(level=level, first=first, noise=max(*noise, _tails(level)), wanders=wanders)
+    return Levels(level=level, first=first, noise=max(noise), wanders=wanders)
 
 
 def _noise(level: Floats, joined: int) -> float:
@@ -77,16 +76,6 @@ def _noise(level: Floats, joined: int) -> float:
 
     means = np.convolve(level, np.full(joined, 1 / joined), mode="valid")
     return _spread(means[joined:] - means[:-joined]) * float(np.sqrt(joined / 2))
-
-
-def _tails(level: Floats) -> float:
-    """Of one level, from the outermost tenth of the differences of neighbours: where spikes fill half of some blocks,
-    the middle of the differences tells nothing of those. A change is in one or two of them only.
-    """
-    import numpy as np
-
-    low, high = np.quantile(np.diff(level), [0.05, 0.95])
-    return float(high - low) / _TENTH / math.sqrt(2)
 
 
 def _spread(values: Floats) -> float:
