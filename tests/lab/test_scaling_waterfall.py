@@ -107,7 +107,7 @@ def test_slow_data_of_one_host_are_blamed_and_it_is_named(lab: Lab) -> None:
     data = lab.shared / "data" / "tokens.bytes"
     data.parent.mkdir()
     data.write_bytes(random.Random(1).randbytes(96 * MIB))  # of so much only samples are read beforehand
-    with slow_file(lab["node2"], data, 50):
+    with slow_file(lab["node2"], data, 20):
         run = Run(lab, "slow-data", data=data)
     assert run.blamed == "data stall", run.out
     assert run.of("data_stall")["value"] > 0.2
