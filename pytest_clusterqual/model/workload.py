@@ -93,7 +93,10 @@ class Factory:
                 yield name, f"got {degree}, want 1: {whole}"
         kind = layout.activation_checkpointing
         if kind == "selective":
-            yield "activation_checkpointing", "got selective, want full: it is not known which results are dear to repeat"
+            yield (
+                "activation_checkpointing",
+                "got selective, want full: it is not known which results are dear to repeat",
+            )
         elif kind == "full" and not self.blocks:
             text = "want workload.blocks with the names of the classes whose forward is to be repeated"
             yield "activation_checkpointing", f"got full, {text}"
