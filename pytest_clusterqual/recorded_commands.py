@@ -178,7 +178,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.merging import merge
 
     folder = merge(arguments.runs, arguments.out)
-    return _report(argparse.Namespace(run=folder.path, out=None))
+    return _report(argparse.Namespace(run=folder.path, out=None, all_plots=False))
 
 
 def _compare(arguments: argparse.Namespace) -> int:

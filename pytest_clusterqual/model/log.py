@@ -154,7 +154,8 @@ class LoggedRun:
 
     `timed_by` says where the times of steps come from, empty where they are not known. Of `rates` there are those
     whose work per step is known, by what is counted. `drift` encloses how many times longer the second half of the
-    steady steps takes, and `findings` tell when or how often they are unlike each other. `missing` are sentences about what this log cannot tell and what would.
+    steady steps takes, and `findings` tell when or how often they are unlike each other. `missing` are sentences about
+    what this log cannot tell and what would.
     """
 
     log: TrainingLog

@@ -25,8 +25,8 @@ class NodeTelemetry:
     ``cpu_busy`` and ``cpu_steal`` (shares of the cores' time), ``memory_available`` (bytes),
     ``gpu_clock`` (Hz), ``gpu_temperature`` (degrees Celsius), ``gpu_power`` (watts). `counts` holds
     what a counter grew by, such as ``eth0.rx_errors``; one that stood still is not there. `throttle`
-    holds the reasons seen on a device, and `spells` from when to when a device was slowed down against its will, seconds
-    of the node's monotonic clock.
+    holds the reasons seen on a device, and `spells` from when to when a device was slowed down against its will,
+    seconds of the node's monotonic clock.
     """
 
     node: str

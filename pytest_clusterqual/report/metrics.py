@@ -13,7 +13,7 @@ _UNITS = {"s": "seconds", "B": "bytes", "B/s": "bytes_per_second", "tokens/s": "
 
 
 def metrics(records: Sequence[Record]) -> str:
-    """One gauge a verdict of a test (1 for the one it has), one a figure in canonical units, and when it was measured."""
+    """A gauge for each verdict of a test (1 is the one it has), one for each figure, and when it was measured."""
     return "".join(f"{line}\n" for line in (*_verdicts(records), *_figures(records), *_times(records), "# EOF"))
 
 

@@ -42,7 +42,8 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
             _attempt(log, place, samples[place], warm_ups[place], seconds) for place in range(len(log.attempts))
         ),
         seconds=seconds, tokens_per_step=tokens, tokens_from=tokens_from, rates=rates, device_rate=_device_rate(log),
-        drift=_drift(steady), findings=_over_time(log, samples, warm_ups), pauses=paused, skipped=sum(step.skipped for step in steps),
+        drift=_drift(steady), findings=_over_time(log, samples, warm_ups), pauses=paused,
+        skipped=sum(step.skipped for step in steps),
         not_finite=tuple(step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)),
         warnings=(*log.notes, *_warnings(log, timed_by)), missing=tuple(_missing(log, seconds, rates, tokens)),
     )  # fmt: skip
