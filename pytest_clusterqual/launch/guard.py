@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _run(order: dict[str, Any], scratch: str) -> int:
     try:
         agent = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # the guard has one thread
+            preexec_fn=die_with(os.getpid()),  # noqa: PLW1509  # the guard has one thread
         )  # fmt: skip
     except OSError as error:
         _tell("failed", reason=f"cannot start {argv[0]}: {error.strerror}")
@@ -146,9 +147,15 @@ def _all_read() -> bool:
     return bool(select.select([], [1], [], 0)[1])
 
 
-def die_with_parent() -> None:
-    """Runs in a child before it begins: should even the guard be killed, its agent goes, and the ranks with it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with(parent: int) -> Callable[[], None]:
+    """What runs in a child before it begins: should even the guard be killed, its agent goes, and the ranks with it."""
+
+    def begin() -> None:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was killed before the kernel was asked to tell
+            os._exit(0)
+
+    return begin
 
 
 def _tell(event: str, **data: object) -> None:

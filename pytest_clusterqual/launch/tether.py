@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from pytest_clusterqual.launch.guard import die_with_parent, kill_descendants
+from pytest_clusterqual.launch.guard import die_with, kill_descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LEAVE_SECONDS = 5.0  # for what starts processes elsewhere, such as mpirun, to end them
@@ -27,7 +27,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     limit, argv = float(sys.argv[1]), sys.argv[2:]
     try:
-        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)  # noqa: PLW1509
+        program = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with(os.getpid()),  # noqa: PLW1509
+        )
     except OSError as error:
         print(f"cannot start {argv[0]}: {error.strerror}", file=sys.stderr)
         return 127

@@ -161,12 +161,16 @@ def test_a_reader_that_does_not_read_does_not_hold_it(store: socket.socket) -> N
         assert process.wait(20) == 0
 
 
-def test_a_killed_guard_takes_its_agent_along(store: socket.socket) -> None:
+@pytest.mark.parametrize("after", [0.0, 0.002, 0.005, 0.01, 0.02, 0.5])
+def test_a_killed_guard_takes_its_agent_along(store: socket.socket, after: float) -> None:
+    """Also one that it has just begun to start."""
     with guard(store, "import time; time.sleep(1000)") as process:
         event(process, "began")
+        time.sleep(after)
         process.send_signal(signal.SIGKILL)
         process.wait(20)
         deadline = time.monotonic() + 10
+        time.sleep(0.3)  # until it can be seen what a forked child became
         while ours(f"CLUSTERQUAL_TEST=guard-{os.getpid()}") and time.monotonic() < deadline:
             time.sleep(0.02)
 
