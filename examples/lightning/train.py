@@ -133,6 +133,8 @@ def main():
         use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit(Reader(), ckpt_path=saved if saved.exists() else None)
+    if torch.distributed.is_initialized():  # Lightning leaves it to the interpreter's end, where gloo may abort
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def attempt(ctx: Any, **arguments: Any) -> Any:
         return run(ctx, **arguments)
     except RuntimeError:
         stopped = read_process(Path(arguments["folder"]) / LOGS / "rank1-attempt0.jsonl").start.pid
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             state = Path(f"/proc/{stopped}/status").read_text().partition("State:\t")[2][:1]
             if state == "T":
                 os.kill(stopped, signal.SIGKILL)

@@ -34,7 +34,9 @@ def measured(folder: Path, ranks: int, layout: dict[str, Any]) -> list[RankMemor
 @pytest.mark.parametrize("layout", [DDP, FSDP, FSDP_AC], ids=["ddp", "fsdp", "fsdp-ac"])
 def test_two_runs_count_the_same_bytes(tmp_path: Path, layout: dict[str, Any]) -> None:
     first, again = measured(tmp_path, 2, layout), measured(tmp_path, 2, layout)
-    assert [rank.step_peaks for rank in first] == [rank.step_peaks for rank in again]
+    # But for the one number that ranks meet with: gloo's thread lets go of it a moment later.
+    for one, other in zip(first, again, strict=True):
+        assert one.step_peaks == pytest.approx(other.step_peaks, rel=0, abs=4)
     assert all(len(rank.step_peaks) == 3 for rank in first)
     assert first[0].losses == first[1].losses == again[0].losses
 
