@@ -118,8 +118,6 @@ def main():
     if saved := last_complete(options.folder):
         trainer.watch.begins(probe.checkpoint("load"))
     trainer.train(resume_from_checkpoint=saved and str(saved))
-    if torch.distributed.is_initialized():  # the Trainer leaves it to the interpreter's end, where gloo may abort
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ def main():
         use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit(Reader(), ckpt_path=saved if saved.exists() else None)
-    if torch.distributed.is_initialized():  # Lightning leaves it to the interpreter's end, where gloo may abort
+    if torch.distributed.is_initialized():  # left to the interpreter's end, gloo aborts now and then
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
