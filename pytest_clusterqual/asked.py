@@ -37,13 +37,14 @@ _SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
 class Asked:
     """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted.
 
-    `report` is where the page goes; None: into the run folder.
+    `report` is where the page goes; None: into the run folder. With `replay` a recorded run stands for the nodes.
     """
 
     project: Project
     nodes: int
     nproc_per_node: int
     report: Path | None = None
+    replay: Replay | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -87,7 +88,10 @@ def _replayed(
         if asked not in (None, was):
             raise ClusterQualError(f"{name}: got {asked}, the run that is replayed had {was}; leave it out")
     project = load_project(file, nodes=size[0], nproc_per_node=size[1], data=False)
-    return Asked(project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1], report=_report(config))
+    return Asked(
+        project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1], report=_report(config),
+        replay=replay,
+    )  # fmt: skip
 
 
 def _report(config: pytest.Config) -> Path | None:

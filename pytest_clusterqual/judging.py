@@ -25,10 +25,6 @@ class Change:
     before: Judgement | None
     after: Judgement | None
 
-    @property
-    def of_verdict(self) -> bool:
-        return (self.before and self.before.verdict) != (self.after and self.after.verdict)
-
 
 def own_project(folder: RunFolder) -> Project:
     """The project file that the run was judged by.

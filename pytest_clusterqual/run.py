@@ -24,7 +24,6 @@ from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
 from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict, worst
 from pytest_clusterqual.outcomes import failed, outcomes, usable, without_number
-from pytest_clusterqual.replay import Replay
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.network_map import network_map
 from pytest_clusterqual.runs import RunFolder, Selected
@@ -54,7 +53,7 @@ class Qualification:
         self.folder: RunFolder | None = None
         self._tests: dict[str, Selected] = {}
         self._kept: dict[str, str] = {}
-        self._replay = Replay.of(config)
+        self._replay = self.asked.replay
         self._problem = ""
         self._ending = Ending(self.asked)
         self._session: Session | None = None
