@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
 from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.model.probe import Line
 from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.read.probe import probe_files, probe_lines
+from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines
 
 
 def recorded(folder: Path, *, steps: int = 3) -> Path:
@@ -126,3 +130,10 @@ def test_a_long_file_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> No
     finally:
         tracemalloc.stop()
     assert peak < file.stat().st_size / 10
+
+
+def test_the_fast_line_has_the_fields_of_a_line() -> None:
+    """It is another class for its speed alone."""
+    slow, fast = Line(what="done", at=1.5), FastLine(what="done", at=1.5)
+    assert {field.name: getattr(slow, field.name) for field in fields(Line)} == msgspec.structs.asdict(fast)
+    assert get_type_hints(Line).keys() - {"JSON_SPARSE"} == get_type_hints(FastLine).keys()
