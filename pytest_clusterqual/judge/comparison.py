@@ -33,9 +33,9 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
     Raises:
         MeasurementError: they have no test in common that could be compared.
     """
-    before, after = _by_test(old), _by_test(new)
+    before, after = by_test(old), by_test(new)
     both = [test for test in before if test in after]
-    refused = [difference for test in both for difference in _differences(test, before[test], after[test])]
+    refused = [difference for test in both for difference in differences(test, before[test], after[test])]
     comparable = [test for test in both if test not in {each.test for each in refused}]
     figures = [figure for test in comparable for figure in _figures(test, before[test], after[test])]
     if not figures:
@@ -75,7 +75,8 @@ def _nothing(both: Sequence[str], refused: Sequence[Refused]) -> str:
     )
 
 
-def _by_test(records: Sequence[Record]) -> dict[str, list[Record]]:
+def by_test(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of every test that measured something that can be required."""
     found: dict[str, list[Record]] = {}
     for record in records:
         if record.criterion in QUANTITIES:
@@ -83,7 +84,8 @@ def _by_test(records: Sequence[Record]) -> dict[str, list[Record]]:
     return found
 
 
-def _differences(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Refused]:
+def differences(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Refused]:
+    """What makes the figures of this test other things in the two runs."""
     before, after = (next((r.conditions for r in records if r.conditions), None) for records in (old, new))
     if before is None or after is None:
         return
@@ -101,7 +103,7 @@ def _told(value: object, conditions: Conditions, what: str) -> str:
 
 
 def _figures(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Compared]:
-    before, after = _by_figure(old), _by_figure(new)
+    before, after = by_figure(old), by_figure(new)
     for key, one in before.items():
         other = after.get(key)
         if other is None or one.value is None or other.value is None or one.unit != other.unit:
@@ -113,7 +115,7 @@ def _figures(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterato
         )  # fmt: skip
 
 
-def _by_figure(records: Sequence[Record]) -> Mapping[_Key, Judgement]:
+def by_figure(records: Sequence[Record]) -> Mapping[_Key, Judgement]:
     """The figures that could be required; one that is judged twice counts once."""
     wanted = QUANTITIES[records[0].criterion]
     return {

@@ -66,3 +66,64 @@ class RunsCompared:
     refused: tuple[Refused, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePoint:
+    """From this run on the figure is `ratio` times what it was in the runs since the change before.
+
+    `since` is the place of that run in the values of its trend, `run` its name.
+    """
+
+    run: str
+    since: int
+    ratio: float
+    interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trend:
+    """One figure of one test over several runs: `values` in `unit`, of the runs at the places `at`, oldest first.
+
+    `lows` and `highs` are the intervals inside the runs, the value itself where a run has none. `chance` is how often
+    runs without a change look like this one, corrected for the number of figures; None where they are too few to say.
+    Either `points` tell from which runs on the figure was another one, or `drift` is by how much a straight line has
+    changed it from the first run to the last, as a ratio. `change` compares the last run with the first by that.
+    """
+
+    test: str
+    criterion: str
+    quantity: str
+    label: str
+    unit: str
+    at: tuple[int, ...]
+    values: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    chance: float | None
+    points: tuple[ChangePoint, ...]
+    drift: float | None
+    change: Literal["worse", "better", "alike", "open"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """The verdicts of a test that has not always had the same, a run each, None where it has none.
+
+    `explained` says that one of its figures changed on the way; else the test is flaky. None where runs are too few.
+    """
+
+    test: str
+    verdicts: tuple[Verdict | None, ...]
+    explained: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trends:
+    """Several runs of the same tests, oldest first: `started` is in seconds since the epoch."""
+
+    runs: tuple[str, ...]
+    started: tuple[float, ...]
+    trends: tuple[Trend, ...]
+    histories: tuple[History, ...]
+    refused: tuple[Refused, ...]

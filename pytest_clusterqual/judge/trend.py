@@ -1,0 +1,210 @@
+"""What has changed over several runs of the same tests, judged by how much runs differ without a change.
+
+One launch is not like another, and samples of one run do not show that. Here a run is one sample: its value of a
+figure. A figure has changed where one stretch of runs, or a straight line, explains more of the scatter between the
+runs than chance would. Of independent normal noise the share that one fixed shape explains is distributed as
+Beta(1/2, (n - 2) / 2) for n runs; it is counted for every shape that was tried and for every figure, which is on the
+safe side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.comparison import LEVEL, by_figure, by_test, differences
+from pytest_clusterqual.model.comparison import ChangePoint, History, Refused, Trend, Trends
+from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.requirement import small_is_good
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+FEWEST = 5  # runs: with fewer the scatter between them is hardly known
+LEAST = 1e-3  # a smaller change is none, even of a figure that repeats to the byte
+_ROUNDS = 3
+_ORDER = {"worse": 0, "better": 1, "open": 2, "alike": 3}
+_Tests = Mapping[str, Sequence[Record]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shape:
+    """The stretch of places from `begin` to before `end`, or a straight line where they are None."""
+
+    share: float
+    begin: int | None = None
+    end: int | None = None
+
+
+def trends(runs: Sequence[Sequence[Record]]) -> Trends:
+    """`runs` are the records of each; every one is compared with the oldest.
+
+    Raises:
+        MeasurementError: they have no figure in common.
+    """
+    ordered = sorted(runs, key=_started)
+    tests = [by_test(records) for records in ordered]
+    refused = [each for later in tests[1:] for each in _refused(tests[0], later)]
+    others = {each.test for each in refused}
+    found = [trend for test in tests[0] if test not in others for trend in _of_test(test, tests)]
+    if not found:
+        raise MeasurementError("the runs have no figure in common: give runs of the same tests on the same machine")
+    names = [records[0].run for records in ordered]
+    judged = [_judged(trend, names, len(found)) for trend in found]
+    return Trends(
+        runs=tuple(names),
+        started=tuple(map(_started, ordered)),
+        trends=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -bool(each.points or each.drift)))),
+        histories=tuple(_histories(tests, judged, others)),
+        refused=tuple(refused),
+    )
+
+
+def _started(records: Sequence[Record]) -> float:
+    return min(record.started for record in records)
+
+
+def _refused(first: _Tests, later: _Tests) -> Iterator[Refused]:
+    for test in first:
+        if test in later:
+            yield from differences(test, first[test], later[test])
+
+
+def _of_test(test: str, tests: Sequence[_Tests]) -> Iterator[Trend]:
+    per_run = [by_figure(run[test]) if test in run else {} for run in tests]
+    for key, told in per_run[0].items():
+        those = {at: run[key] for at, run in enumerate(per_run) if key in run and _usable(run[key], told.unit)}
+        if len(those) < 2:
+            continue
+        intervals = [each.interval for each in those.values()]
+        values = tuple(float(each.value or 0.0) for each in those.values())
+        yield Trend(
+            test=test, criterion=tests[0][test][0].criterion, quantity=told.quantity, label=told.label, unit=told.unit,
+            at=tuple(those), values=values,
+            lows=tuple(i.low if i else value for i, value in zip(intervals, values, strict=True)),
+            highs=tuple(i.high if i else value for i, value in zip(intervals, values, strict=True)),
+            chance=None, points=(), drift=None, change="open",
+        )  # fmt: skip
+
+
+def _usable(judgement: Judgement, unit: str) -> bool:
+    return judgement.unit == unit and judgement.value is not None and math.isfinite(judgement.value)
+
+
+def _judged(trend: Trend, names: Sequence[str], figures: int) -> Trend:
+    """`figures` were looked at, this one among them."""
+    import numpy as np
+
+    if len(trend.values) < FEWEST or min(trend.values) <= 0:  # a ratio to zero is no ratio
+        same = len(trend.values) >= FEWEST and len(set(trend.values)) == 1
+        return replace(trend, chance=1.0, change="alike") if same else trend
+    logs = np.log(trend.values)
+    best = _best(logs, [0, len(logs)], line=True)
+    chance = min(_chance(best.share, len(logs), used=1) * figures, 1.0)
+    if chance >= LEVEL:
+        return replace(trend, chance=chance, change="alike")
+    if best.begin is None:
+        drift = _rise(logs)
+        told = replace(trend, chance=chance, drift=math.exp(drift))
+    else:
+        edges = _edges(logs, figures)
+        told = replace(trend, chance=chance, points=tuple(_points(logs, edges, [names[at] for at in trend.at])))
+        drift = float(logs[edges[-2] :].mean() - logs[: edges[1]].mean())
+    if abs(drift) < math.log1p(LEAST):
+        return replace(told, change="alike", drift=None)
+    smaller_is_better = small_is_good(trend.quantity, trend.unit)
+    return replace(told, change="better" if (drift < 0) == smaller_is_better else "worse")
+
+
+def _edges(logs: Floats, figures: int) -> list[int]:
+    """The places where levels begin, 0 and the end among them."""
+    edges = [0, len(logs)]
+    for _ in range(_ROUNDS):
+        best = _best(logs, edges, line=False)
+        if best.begin is None or _chance(best.share, len(logs), used=len(edges) - 1) * figures >= LEVEL:
+            break
+        edges = sorted({*edges, best.begin, best.end or len(logs)})
+    return edges
+
+
+def _best(logs: Floats, edges: Sequence[int], *, line: bool) -> _Shape:
+    """What explains most of what the levels between the `edges` leave."""
+    import numpy as np
+
+    rest = logs - np.repeat(_levels(logs, edges), np.diff(edges))
+    whole = float(rest @ rest)
+    if whole <= 1e-18 * max(float(logs @ logs), 1.0):  # rounding, nothing else
+        return _Shape(share=0.0)
+    count = len(rest)
+    sums = np.concatenate([[0.0], np.cumsum(rest)])
+    begin, end = np.triu_indices(count + 1, k=1)
+    keep = begin > 0  # a stretch from the start on is the rest of one that lasts until the end
+    begin, end = begin[keep], end[keep]
+    width = end - begin
+    shares = (sums[end] - sums[begin] - sums[-1] * width / count) ** 2 * count / (width * (count - width)) / whole
+    at = int(np.argmax(shares))
+    found = _Shape(share=min(float(shares[at]), 1.0), begin=int(begin[at]), end=int(end[at]))
+    if not line:
+        return found
+    places = np.arange(count) - (count - 1) / 2
+    straight = float(places @ rest) ** 2 / float(places @ places) / whole
+    return _Shape(share=min(straight, 1.0)) if straight > found.share else found
+
+
+def _chance(share: float, count: int, *, used: int) -> float:
+    """How often the best of all shapes explains as much of noise, `used` levels having been fitted to it before."""
+    from scipy.special import betaincc  # on first use: few commands compare
+
+    shapes = count * (count - 1) // 2 + 1
+    freedom = count - used - 1
+    return min(float(betaincc(0.5, freedom / 2, share)) * shapes, 1.0) if freedom > 0 else 1.0
+
+
+def _levels(logs: Floats, edges: Sequence[int]) -> list[float]:
+    return [float(logs[a:b].mean()) for a, b in itertools.pairwise(edges)]
+
+
+def _rise(logs: Floats) -> float:
+    """Of the straight line through them, from the first to the last."""
+    import numpy as np
+
+    places = np.arange(len(logs)) - (len(logs) - 1) / 2
+    return float(places @ logs / (places @ places)) * (len(logs) - 1)
+
+
+def _points(logs: Floats, edges: Sequence[int], names: Sequence[str]) -> Iterator[ChangePoint]:
+    """Student's t on the scatter that the levels leave."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    levels = _levels(logs, edges)
+    rest = logs - np.repeat(levels, np.diff(edges))
+    freedom = len(logs) - len(levels)
+    noise = math.sqrt(float(rest @ rest) / freedom) if freedom else math.inf
+    for (a, b, c), (low, high) in zip(
+        zip(edges, edges[1:], edges[2:], strict=False), itertools.pairwise(levels), strict=True
+    ):
+        reach = float(stdtrit(max(freedom, 1), 1 - LEVEL / 2)) * noise * math.sqrt(1 / (b - a) + 1 / (c - b))
+        yield ChangePoint(
+            run=names[b], since=b, ratio=math.exp(high - low),
+            interval=Interval(
+                low=math.exp(high - low - reach), high=math.exp(high - low + reach), kind="mean", level=1 - LEVEL,
+                samples=len(logs),
+            ),
+        )  # fmt: skip
+
+
+def _histories(tests: Sequence[_Tests], judged: Sequence[Trend], others: set[str]) -> Iterator[History]:
+    for test in tests[0]:
+        told = [worst([r.judgement.verdict for r in run[test]]) if test in run else None for run in tests]
+        if test in others or len({verdict for verdict in told if verdict}) < 2:
+            continue
+        figures = [trend for trend in judged if trend.test == test and trend.change != "open"]
+        moved = any(trend.points or trend.drift for trend in figures)
+        yield History(test=test, verdicts=tuple(told), explained=moved if figures else None)
