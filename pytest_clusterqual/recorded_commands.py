@@ -59,8 +59,9 @@ def add_to(commands: Any) -> None:
     merge.set_defaults(function=_merge)
     compare = commands.add_parser("compare", help="what has changed since an earlier run of the same tests")
     compare.add_argument("old", type=Path, help="run folder to compare with")
-    compare.add_argument("new", type=Path, nargs="+", help="run folders, each compared with the first")
+    compare.add_argument("new", type=Path, nargs="+", help="run folders; five runs in all, or more, become a trend")
     compare.add_argument("--json", action="store_true", help="all figures instead of tables")
+    compare.add_argument("--plot", type=Path, metavar="FILE", help="three runs or more as an SVG file")
     compare.set_defaults(function=_compare)
     seal = commands.add_parser("seal", help="pack a run into one signed file that can be checked anywhere")
     seal.add_argument("run", type=Path, help="run folder")
@@ -183,11 +184,13 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     """1 if something is worse."""
-    from pytest_clusterqual.comparing import as_text, compare_runs
+    from pytest_clusterqual.comparing import as_json, as_text, compare_runs, write_plot
 
-    found = compare_runs(arguments.old, arguments.new)
-    print(as_text(found, as_json=arguments.json, width=width(100), color=sys.stdout.isatty()))
-    return 1 if any(figure.change == "worse" for each in found for figure in each.figures) else 0
+    found = compare_runs([arguments.old, *arguments.new])
+    print(as_json(found) if arguments.json else as_text(found, width=width(100), color=sys.stdout.isatty()))
+    if arguments.plot:
+        write_plot(found, arguments.plot)
+    return 1 if found.worse else 0
 
 
 def _seal(arguments: argparse.Namespace) -> int:

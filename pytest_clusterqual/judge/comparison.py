@@ -10,7 +10,7 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples
 from pytest_clusterqual.model.comparison import Compared, Refused, RunsCompared, Turned
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Interval, Judgement, Record, worst
+from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, worst
 from pytest_clusterqual.model.requirement import QUANTITIES, small_is_good
 
 LEVEL = 0.05  # of all figures together: how often two runs that are alike may be told to differ
@@ -44,7 +44,7 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
     return RunsCompared(
         old=old[0].run,
         new=new[0].run,
-        turned=tuple(_turned(comparable, before, after, judged)),
+        turned=tuple(_turned(old, new, judged, {each.test for each in refused})),
         figures=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -_distance(each)))),
         refused=tuple(refused),
         only_old=tuple(test for test in before if test not in after),
@@ -53,14 +53,31 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
 
 
 def _turned(
-    tests: Sequence[str], old: Mapping[str, Sequence[Record]], new: Mapping[str, Sequence[Record]],
-    figures: Sequence[Compared],
-) -> Iterator[Turned]:  # fmt: skip
-    moved = {figure.test for figure in figures if figure.change in ("worse", "better")}
-    for test in tests:
-        was, now = (worst([record.judgement.verdict for record in records[test]]) for records in (old, new))
-        if was is not now:
-            yield Turned(test=test, old=was, new=now, explained=test in moved)
+    old: Sequence[Record], new: Sequence[Record], figures: Sequence[Compared], refused: set[str]
+) -> Iterator[Turned]:
+    """Of all tests, also those without a figure."""
+    before, after = verdicts(old), verdicts(new)
+    for test in before:
+        if test in refused or test not in after or before[test] is after[test]:
+            continue
+        changes = {figure.change for figure in figures if figure.test == test}
+        explained: bool | None = bool(changes & {"worse", "better"})
+        if not explained and (changes != {"alike"} or hosts_of(old, test) != hosts_of(new, test)):
+            explained = None
+        yield Turned(test=test, old=before[test], new=after[test], explained=explained)
+
+
+def verdicts(records: Sequence[Record]) -> dict[str, Verdict]:
+    """The worst of every test."""
+    found: dict[str, list[Verdict]] = {}
+    for record in records:
+        found.setdefault(record.test, []).append(record.judgement.verdict)
+    return {test: worst(those) for test, those in found.items()}
+
+
+def hosts_of(records: Sequence[Record], test: str) -> set[str]:
+    """Those that this test ran on."""
+    return {host for record in records if record.test == test and record.conditions for host in record.conditions.hosts}
 
 
 def _nothing(both: Sequence[str], refused: Sequence[Refused]) -> str:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.comparison import LEVEL, by_figure, by_test, differences
+from pytest_clusterqual.judge.comparison import LEVEL, by_figure, by_test, differences, hosts_of, verdicts
 from pytest_clusterqual.model.comparison import ChangePoint, History, Refused, Trend, Trends
-from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import Interval, Judgement, Record
 from pytest_clusterqual.model.requirement import small_is_good
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def trends(runs: Sequence[Sequence[Record]]) -> Trends:
         runs=tuple(names),
         started=tuple(map(_started, ordered)),
         trends=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -bool(each.points or each.drift)))),
-        histories=tuple(_histories(tests, judged, others)),
+        histories=tuple(_histories(ordered, judged, others)),
         refused=tuple(refused),
     )
 
@@ -107,19 +107,25 @@ def _judged(trend: Trend, names: Sequence[str], figures: int) -> Trend:
     logs = np.log(trend.values)
     best = _best(logs, [0, len(logs)], line=True)
     chance = min(_chance(best.share, len(logs), used=1) * figures, 1.0)
+    told = replace(trend, chance=chance, change="alike")
     if chance >= LEVEL:
-        return replace(trend, chance=chance, change="alike")
+        return told
     if best.begin is None:
-        drift = _rise(logs)
-        told = replace(trend, chance=chance, drift=math.exp(drift))
+        rise, reach = _rise(logs), 0.0
+        told = replace(told, drift=math.exp(rise) if abs(rise) >= math.log1p(LEAST) else None)
     else:
         edges = _edges(logs, figures)
-        told = replace(trend, chance=chance, points=tuple(_points(logs, edges, [names[at] for at in trend.at])))
-        drift = float(logs[edges[-2] :].mean() - logs[: edges[1]].mean())
-    if abs(drift) < math.log1p(LEAST):
-        return replace(told, change="alike", drift=None)
-    smaller_is_better = small_is_good(trend.quantity, trend.unit)
-    return replace(told, change="better" if (drift < 0) == smaller_is_better else "worse")
+        points = tuple(_points(logs, edges, [names[at] for at in trend.at]))
+        told = replace(told, points=points if any(_large(point.ratio) for point in points) else ())
+        ends = ((edges[0], edges[1]), (edges[-2], edges[-1]))
+        rise, reach = _apart(logs, edges, *ends)
+    if abs(rise) <= max(reach, math.log1p(LEAST)):
+        return told
+    return replace(told, change="better" if (rise < 0) == small_is_good(trend.quantity, trend.unit) else "worse")
+
+
+def _large(ratio: float) -> bool:
+    return abs(math.log(ratio)) >= math.log1p(LEAST)
 
 
 def _edges(logs: Floats, figures: int) -> list[int]:
@@ -179,32 +185,42 @@ def _rise(logs: Floats) -> float:
 
 
 def _points(logs: Floats, edges: Sequence[int], names: Sequence[str]) -> Iterator[ChangePoint]:
-    """Student's t on the scatter that the levels leave."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    levels = _levels(logs, edges)
-    rest = logs - np.repeat(levels, np.diff(edges))
-    freedom = len(logs) - len(levels)
-    noise = math.sqrt(float(rest @ rest) / freedom) if freedom else math.inf
-    for (a, b, c), (low, high) in zip(
-        zip(edges, edges[1:], edges[2:], strict=False), itertools.pairwise(levels), strict=True
-    ):
-        reach = float(stdtrit(max(freedom, 1), 1 - LEVEL / 2)) * noise * math.sqrt(1 / (b - a) + 1 / (c - b))
+    for one, other in itertools.pairwise(itertools.pairwise(edges)):
+        rise, reach = _apart(logs, edges, one, other)
         yield ChangePoint(
-            run=names[b], since=b, ratio=math.exp(high - low),
+            run=names[other[0]], since=other[0], ratio=math.exp(rise),
             interval=Interval(
-                low=math.exp(high - low - reach), high=math.exp(high - low + reach), kind="mean", level=1 - LEVEL,
+                low=math.exp(rise - reach), high=math.exp(rise + reach), kind="mean", level=1 - LEVEL,
                 samples=len(logs),
             ),
         )  # fmt: skip
 
 
-def _histories(tests: Sequence[_Tests], judged: Sequence[Trend], others: set[str]) -> Iterator[History]:
-    for test in tests[0]:
-        told = [worst([r.judgement.verdict for r in run[test]]) if test in run else None for run in tests]
-        if test in others or len({verdict for verdict in told if verdict}) < 2:
+def _apart(logs: Floats, edges: Sequence[int], one: tuple[int, int], other: tuple[int, int]) -> tuple[float, float]:
+    """From the level of the stretch `one` to that of `other`, and how far that may be off: Student's t on the scatter
+    that all levels leave.
+    """
+    import numpy as np
+    from scipy.special import stdtrit
+
+    rest = logs - np.repeat(_levels(logs, edges), np.diff(edges))
+    freedom = len(logs) - len(edges) + 1
+    if freedom <= 0:
+        return float(logs[other[0]] - logs[one[0]]), math.inf
+    noise = math.sqrt(float(rest @ rest) / freedom * sum(1 / (end - begin) for begin, end in (one, other)))
+    rise = float(logs[slice(*other)].mean() - logs[slice(*one)].mean())
+    return rise, float(stdtrit(freedom, 1 - LEVEL / 2)) * noise
+
+
+def _histories(runs: Sequence[Sequence[Record]], judged: Sequence[Trend], others: set[str]) -> Iterator[History]:
+    told = [verdicts(records) for records in runs]
+    for test in told[0]:
+        each = tuple(run.get(test) for run in told)
+        if test in others or len({verdict for verdict in each if verdict}) < 2:
             continue
-        figures = [trend for trend in judged if trend.test == test and trend.change != "open"]
-        moved = any(trend.points or trend.drift for trend in figures)
-        yield History(test=test, verdicts=tuple(told), explained=moved if figures else None)
+        figures = [trend for trend in judged if trend.test == test]
+        explained: bool | None = any(trend.points or trend.drift for trend in figures)
+        hosts = {frozenset(hosts_of(records, test)) for records, verdict in zip(runs, each, strict=True) if verdict}
+        if not explained and (not figures or len(hosts) > 1 or any(trend.change == "open" for trend in figures)):
+            explained = None
+        yield History(test=test, verdicts=each, explained=explained)

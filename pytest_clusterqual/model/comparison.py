@@ -20,15 +20,16 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turned:
-    """A test with another verdict although its workload, topology and machine are the same.
+    """A test with another verdict although its workload and topology are the same.
 
-    `explained` says that one of its figures has changed by more than chance; else the test is flaky.
+    `explained` says that one of its figures has changed by more than chance. If none has, on the same hosts, the test
+    is flaky. None where that cannot be told: some figures have too few samples, or the hosts are others.
     """
 
     test: str
     old: Verdict
     new: Verdict
-    explained: bool
+    explained: bool | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +111,8 @@ class Trend:
 class History:
     """The verdicts of a test that has not always had the same, a run each, None where it has none.
 
-    `explained` says that one of its figures changed on the way; else the test is flaky. None where runs are too few.
+    `explained` says that one of its figures changed on the way; if none did, on the same hosts, the test is flaky. None
+    where that cannot be told.
     """
 
     test: str

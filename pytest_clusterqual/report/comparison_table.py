@@ -16,6 +16,11 @@ from pytest_clusterqual.report.terminal import printed
 _STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
 _MOST_ALIKE = 10  # rows of figures without a difference; the others are counted
 _NONE = "-"
+_WHY = {
+    True: "with a figure that changed by more than chance",
+    False: "flaky: none of its figures did",
+    None: "why cannot be told: figures with too few samples, or other hosts",
+}
 _OPEN = "too few samples in one of the runs to tell a change from chance"
 
 
@@ -60,8 +65,7 @@ def _lines(found: RunsCompared, *, hidden: int) -> Iterator[tuple[str, str]]:
     if counts["open"]:
         yield "open", _OPEN
     for test in found.turned:
-        why = "with a figure that changed by more than chance" if test.explained else "flaky: none of its figures did"
-        yield "turned", f"{text.case_of(test.test)}: {test.old} -> {test.new}, {why}"
+        yield "turned", f"{text.case_of(test.test)}: {test.old} -> {test.new}, {_WHY[test.explained]}"
     for each in found.refused:
         yield "refused", f"{each.test}: {each.what} was {each.old}, now {each.new}: not the same thing"
     for name, tests in (("old", found.only_old), ("new", found.only_new)):

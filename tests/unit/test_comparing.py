@@ -13,7 +13,7 @@ import pytest
 from made import conditions, judgement, record
 from recorded_made import recorded
 
-from pytest_clusterqual.comparing import as_text, compare_runs
+from pytest_clusterqual.comparing import Comparison, as_json, as_text, compare_runs
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.judge.comparison import compare
 from pytest_clusterqual.judge.statistics import median, median_interval
@@ -145,15 +145,41 @@ def test_a_test_that_turned_without_a_change_is_flaky() -> None:
     assert compare(old, new).turned == ()
 
 
+def test_a_test_without_a_figure_that_changed_its_verdict_is_told_and_not_called_flaky() -> None:
+    old, new = runs(1.0)
+    own = replace(record(), test="test_own", criterion="custom", judgement=judgement(quantity="x", samples=()))
+    bad = replace(own, judgement=replace(own.judgement, verdict=Verdict.ERROR))
+    found = compare([*old, own], [*new, bad])
+    assert [(each.test, each.new, each.explained) for each in found.turned] == [("test_own", Verdict.ERROR, None)]
+    assert Comparison(pairs=(found,), trend=None).worse
+    assert "flaky" not in comparison_report(found, width=100)
+
+
+def test_a_verdict_that_turned_on_other_hosts_is_not_called_flaky() -> None:
+    old, new = runs(1.0, hosts=("a", "b"))[0], runs(1.0, hosts=("a", "c"))[1]
+    failed = [replace(new[0], judgement=replace(new[0].judgement, verdict=Verdict.FAIL))]
+    assert [each.explained for each in compare(old, failed).turned] == [None]
+
+
+def test_figures_of_too_few_samples_do_not_make_a_test_flaky() -> None:
+    drawn = random.Random(1)
+    old, new = ([figure(drawn, level, count=3)] for level in (1e9, 4e8))
+    failed = [replace(new[0], judgement=replace(new[0].judgement, verdict=Verdict.FAIL))]
+    found = compare(old, failed)
+    assert [each.explained for each in found.turned] == [None]
+    assert Comparison(pairs=(found,), trend=None).worse
+
+
 def test_folders_are_compared_with_the_first(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         recorded(tmp_path / name)
-    found = compare_runs(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
-    assert [each.figures[0].quantity for each in found] == ["peak", "peak"]
-    assert {each.change for runs in found for each in runs.figures} <= {"alike", "open"}
-    told = json.loads(as_text(found, as_json=True, width=80, color=False))
-    assert len(told) == 2 and told[0]["figures"][0]["ratio"] == 1.0
-    assert as_text(found, as_json=False, width=80, color=False).count("new / old") == 2
+    found = compare_runs([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    assert [each.figures[0].quantity for each in found.pairs] == ["peak", "peak"]
+    assert {each.change for runs in found.pairs for each in runs.figures} <= {"alike", "open"}
+    told = json.loads(as_json(found))
+    assert len(told["pairs"]) == 2 and told["pairs"][0]["figures"][0]["ratio"] == 1.0
+    assert len(told["trend"]["runs"]) == 3
+    assert as_text(found, width=80, color=False).count("new / old") == 2
 
 
 def test_a_run_without_a_record_says_so(tmp_path: Path) -> None:
@@ -161,4 +187,4 @@ def test_a_run_without_a_record_says_so(tmp_path: Path) -> None:
     empty = recorded(tmp_path / "b")
     (empty.path / "records.jsonl").write_text("")
     with pytest.raises(ClusterQualError, match=r"b: holds no record"):
-        compare_runs(tmp_path / "a", [tmp_path / "b"])
+        compare_runs([tmp_path / "a", tmp_path / "b"])
