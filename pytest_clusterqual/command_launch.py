@@ -8,10 +8,11 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_clusterqual.command_trouble import failure_of, processes_of, steps_done
+from pytest_clusterqual.command_trouble import failure_of, processes_of, steps_done, struck
 from pytest_clusterqual.errors import LaunchError, MeasurementError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
@@ -20,13 +21,17 @@ from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, Comman
 from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
-from pytest_clusterqual.training_launch import Clock, agent_clocks
+from pytest_clusterqual.training_launch import agent_clocks, lost_nodes, nodes_after
 from pytest_clusterqual.wire import Wire
 from pytest_clusterqual.world import Progress
 
 BACKEND = "backend not known"
 _LOOK_SECONDS = 0.05
 _TELL_SECONDS = 1.0
+# What another launcher than torchrun runs on each rank: it may know of scripts only.
+_SCRIPT = "rank.py"
+_ON_EACH_RANK = "from pytest_clusterqual.rank.__main__ import main\n\nmain()\n"
+_PORTS = range(20000, 30000)  # below those that systems give to connections
 _BEHIND_SECONDS = 60.0  # NFS looks at a folder again half a minute after it did
 
 
@@ -34,14 +39,17 @@ _BEHIND_SECONDS = 60.0  # NFS looks at a folder again half a minute after it did
 class CommandRun:
     """What came of one run. `folder` holds what was written, for whoever reads it before it is thrown away.
 
-    `processes` are all of each rank, first to last; `clocks` say when the agent of each node began and ended; `samples`
-    are what the guards told of their nodes. `out_of_memory` says who ran out of memory; such a run came to no end.
+    `processes` are all of each rank, first to last, `places` where the first ones were. `began` and `ended` say when
+    the agent of each rank's node began at first and ended at last, in seconds of that host's monotonic clock; a rank
+    that did not come back has no end. `samples` are what the guards told of their nodes. `out_of_memory` says who ran
+    out of memory; such a run came to no end.
     """
 
     folder: Path
     processes: dict[int, tuple[CommandProcess, ...]]
     places: tuple[RankPlace, ...]
-    clocks: dict[str, Clock]
+    began: dict[int, float]
+    ended: dict[int, float]
     samples: dict[str, list[dict[str, Any]]]
     out_of_memory: str = ""
 
@@ -49,6 +57,19 @@ class CommandRun:
     def last(self) -> list[CommandProcess]:
         """The last process of each rank, in rank order."""
         return [processes[-1] for _, processes in sorted(self.processes.items())]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Launched:
+    """One launch. Without `ended` a failure on purpose has ended it, or memory ran out; `lost` are nodes that are no
+    more.
+    """
+
+    began: dict[str, float]
+    ended: dict[str, float]
+    samples: dict[str, list[dict[str, Any]]]
+    lost: frozenset[str] = frozenset()
+    out_of_memory: str = ""
 
 
 def run_command(
@@ -59,6 +80,8 @@ def run_command(
     *,
     steps: int | None,
     failure: Failure | None,
+    hang_timeout: float,
+    spare: NodePlan | None,
     device: Literal["cpu", "cuda"],
     limits: LauncherOptions,
     folder: Path,
@@ -68,62 +91,112 @@ def run_command(
 ) -> CommandRun:
     """Run the command to its end, with a `folder` of its own, which the caller removes.
 
+    Where the failure ends the agents as well, another launch goes on, as in a full run of this package's own loop.
+
     Raises:
         JobError: it failed or did not end in time; the message names who, and shows what it printed last.
         LaunchError: another world ran than was asked for, or the folder cannot be made.
     """
     _make(folder)
-    launch_id = secrets.token_hex(4)
-    own = str(folder / OWN)
+    launch = partial(
+        _launch, launcher, nproc_per_node=nproc_per_node, job=job, steps=steps, hang_timeout=hang_timeout,
+        device=device, limits=limits, folder=folder, logs=logs, tell=tell, what=what,
+    )  # fmt: skip
+    check = partial(check_world, device=device, nproc_per_node=nproc_per_node, backend=BACKEND)
+    first = last = launch(nodes, failure=failure)
+    processes = processes_of(folder)
+    places = _places(processes, 0)
+    if first.out_of_memory:
+        return CommandRun(
+            folder=folder, processes=processes, places=places, began={}, ended={}, samples=first.samples,
+            out_of_memory=first.out_of_memory,
+        )  # fmt: skip
+    if not first.ended:
+        assert failure is not None
+        check(places, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes])
+        nodes = nodes_after(failure, nodes, first.lost, spare)
+        last = launch(nodes, failure=None)
+    size = len(nodes) * nproc_per_node
+    processes = _whole(_arrived(folder, size), size, folder)
+    there = _places(processes, -1)[:size]
+    check(there, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes])
+    return CommandRun(
+        folder=folder, processes=processes, places=_places(processes, 0),
+        began={place.rank: first.began[place.node] for place in _places(processes, 0)},
+        ended={place.rank: last.ended[place.node] for place in there},
+        samples=first.samples if last is first else {
+            node: [*first.samples.get(node, []), *last.samples.get(node, [])] for node in first.samples | last.samples
+        },
+    )  # fmt: skip
+
+
+def _launch(
+    launcher: Launcher,
+    nodes: Sequence[NodePlan],
+    *,
+    nproc_per_node: int,
+    job: CommandJob,
+    steps: int | None,
+    failure: Failure | None,
+    hang_timeout: float,
+    device: Literal["cpu", "cuda"],
+    limits: LauncherOptions,
+    folder: Path,
+    logs: Path,
+    tell: Callable[[Progress], None],
+    what: str,
+) -> _Launched:
+    launch_id, size = secrets.token_hex(4), len(nodes) * nproc_per_node
+    filled = partial(job.filled, run=str(folder / OWN), steps=steps, ranks=size, nodes=len(nodes))
     order = {
         "folder": str(folder), "home": job.folder, "failure": to_json(failure) if failure else None,
-        "environment": {name: job.filled(text, run=own, steps=steps) for name, text in job.environment.items()},
+        "victim": nodes[failure.target].name if failure and failure.kind == "kill_node" else "",
+        "hang_timeout": hang_timeout,
+        "environment": {name: filled(text) for name, text in job.environment.items()},
     }  # fmt: skip
+    ends = failure is not None and failure.ends_launch
     plan = LaunchPlan(
         nodes=tuple(nodes), nproc_per_node=nproc_per_node, device=device, mode="command", launch=launch_id,
-        store=("", 0), interface=launcher.interface, max_restarts=1 if failure else 0, timeout=limits.start_timeout,
-        words=tuple(job.filled(word, run=own, steps=steps) for word in job.words),
-        variables={"CLUSTERQUAL_COMMAND": json.dumps(order)},
+        store=("", 0), interface=launcher.interface, max_restarts=1 if failure and not ends else 0,
+        timeout=limits.start_timeout, words=tuple(map(filled, job.words)),
+        variables={"CLUSTERQUAL_COMMAND": json.dumps(order)}, line=job.launcher_line, script=str(folder / _SCRIPT),
+        port=secrets.choice(_PORTS),
     )  # fmt: skip
-    limit = job.time_limit or limits.job_timeout
-    size = len(nodes) * nproc_per_node
+    watch = _Watch(
+        folder=folder, size=size, start=limits.start_timeout, limit=job.time_limit or limits.job_timeout,
+        before=_starts(folder),
+    )  # fmt: skip
     wire = Wire(launcher, plan, logs=logs)
     try:
-        watch = _Watch(folder=folder, size=size, start=limits.start_timeout, limit=limit)
         late = not _ended(wire.launch, watch, lambda done: tell(Progress(what, size, done=done, total=steps or 0)))
-        samples = {process.node.name: process.samples for process in wire.launch.processes}
-        if late or any(process.poll() != 0 for process in wire.launch.processes):
-            limit = limit if watch.begun else limits.start_timeout
-            failed = failure_of(wire.launch, folder, what, limit if late else None)
-            processes = processes_of(folder)
-            if not failed.out_of_memory or sorted(processes) != list(range(size)):
+        processes = wire.launch.processes
+        began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
+        samples = {process.node.name: process.samples for process in processes}
+        if late or any(process.poll() != 0 for process in processes):
+            if ends and failure is not None and not late and struck(folder / PROBES):
+                lost = lost_nodes(wire.launch, failure)
+                return _Launched(began=began, ended={}, samples=samples, lost=lost)
+            failed = failure_of(wire.launch, folder, what, watch.allowed if late else None)
+            if not failed.out_of_memory or sorted(processes_of(folder)) != list(range(size)):
                 raise failed
-            return CommandRun(
-                folder=folder, processes=processes, places=_places(processes), clocks={}, samples=samples,
-                out_of_memory=failed.out_of_memory,
-            )  # fmt: skip
+            return _Launched(began=began, ended={}, samples=samples, out_of_memory=failed.out_of_memory)
         wire.launch.check_machines()
-        clocks = agent_clocks(wire.launch.processes)
+        ended = {name: clock.ended for name, clock in agent_clocks(processes).items()}
     finally:
         wire.close()
         _keep_output(folder, logs / f"{launch_id}-output")
-    processes = _whole(_arrived(folder, size), size, folder)
-    places = _places(processes)
-    check_world(
-        places, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes], device=device,
-        nproc_per_node=nproc_per_node, backend=BACKEND,
-    )  # fmt: skip
-    return CommandRun(folder=folder, processes=processes, places=places, clocks=clocks, samples=samples)
+    return _Launched(began=began, ended=ended, samples=samples)
 
 
-def _places(processes: dict[int, tuple[CommandProcess, ...]]) -> tuple[RankPlace, ...]:
-    last = [each[-1].start for _, each in sorted(processes.items())]
+def _places(processes: dict[int, tuple[CommandProcess, ...]], which: int) -> tuple[RankPlace, ...]:
+    """Where the first (0) or the last (-1) process of each rank was."""
+    starts = [each[which].start for _, each in sorted(processes.items())]
     return tuple(
         RankPlace(
             rank=start.rank, local_rank=start.local_rank, node=start.node, host=start.host, pid=start.pid,
             device=start.device, device_name="", backend=BACKEND, cores=start.cores, versions=start.versions,
         )
-        for start in last
+        for start in starts
     )  # fmt: skip
 
 
@@ -131,6 +204,7 @@ def _make(folder: Path) -> None:
     try:
         for name in (BESIDE, OUTPUT, OWN, PROBES):
             (folder / name).mkdir(parents=True)
+        (folder / _SCRIPT).write_text(_ON_EACH_RANK, encoding="utf-8")
     except OSError as error:
         raise LaunchError(
             f"{folder}: cannot be made for the command's run: {error.strerror}; name another run folder with "
@@ -146,24 +220,37 @@ def _keep_output(folder: Path, kept: Path) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class _Watch:
-    """How far a run is, and until when it may go on: `start` seconds until all ranks have begun, then `limit` more."""
+    """How far a launch is, and until when it may go on: `start` seconds until all ranks have begun, then `limit` more.
+
+    `before` is how many processes had begun when it was begun itself.
+    """
 
     folder: Path
     size: int
     start: float
     limit: float
+    before: int
     deadline: float = 0.0
     begun: bool = False
     looked: float = 0.0
+
+    @property
+    def allowed(self) -> float:
+        """The limit that it is under, seconds."""
+        return self.limit if self.begun else self.start
 
     def late(self) -> bool:
         now = time.monotonic()
         self.deadline = self.deadline or now + self.start
         if not self.begun and now - self.looked > _TELL_SECONDS / 4:
             self.looked = now
-            self.begun = sum(1 for _ in (self.folder / BESIDE).glob("*-attempt0.start.json")) >= self.size
+            self.begun = _starts(self.folder) >= self.before + self.size
             self.deadline = now + self.limit if self.begun else self.deadline
         return now > self.deadline
+
+
+def _starts(folder: Path) -> int:
+    return sum(1 for _ in (folder / BESIDE).glob("*.start.json"))
 
 
 def _ended(launch: Launch, watch: _Watch, tell: Callable[[int], None]) -> bool:
@@ -186,9 +273,9 @@ def _arrived(folder: Path, size: int) -> dict[int, tuple[CommandProcess, ...]]:
     deadline = time.monotonic() + _BEHIND_SECONDS
     while True:
         processes = processes_of(folder)
-        ends = {rank: each[-1].end for rank, each in processes.items()}
+        ends = {rank: each[-1].end for rank, each in processes.items() if rank < size}
         here = (end is not None and probed_bytes(folder / PROBES, rank) >= end.probed for rank, end in ends.items())
-        if (len(ends) == size and all(here)) or time.monotonic() > deadline:
+        if (ends.keys() >= set(range(size)) and all(here)) or time.monotonic() > deadline:
             return processes
         time.sleep(_LOOK_SECONDS)
 
@@ -202,7 +289,7 @@ def _whole(
             f"of {len(missing)} of {size} ranks (first rank {missing[0]}) nothing is written in {folder}: the nodes do "
             "not share this storage with the session; put the run folder where all of them see it, with --qual-run-dir"
         )
-    for rank, each in processes.items():
+    for rank, each in sorted(processes.items())[:size]:
         start = each[-1].start
         if start.world != size:
             raise LaunchError(f"rank {rank} on {start.node} was in a world of {start.world}, asked were {size} ranks")

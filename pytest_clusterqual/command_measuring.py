@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from pytest_clusterqual.command_launch import CommandRun
 from pytest_clusterqual.command_reading import Probed, logged, probed, rank_memory, trained
-from pytest_clusterqual.command_steps import PROBE_LINES, steps_of, work_of
+from pytest_clusterqual.command_steps import PROBE_LINES, check_logged_losses, steps_of, work_of
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.measuring import Clock, conditions_of, heavier
 from pytest_clusterqual.model.command import CommandJob, RankStart
 from pytest_clusterqual.model.full_run import Failure, FullRun, FullRunMeasurement, RankRun
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
+from pytest_clusterqual.model.probe import ProbedProcess
 from pytest_clusterqual.model.topology import RankPlace
 from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 from pytest_clusterqual.session import Session
@@ -50,7 +50,7 @@ def memory(session: Session) -> MemoryMeasurement:
 def _that_trained(run: CommandRun, job: CommandJob, steps: int | None, what: str) -> Probed:
     """The lines of every rank, if there is a probe: a job that did no step has a low peak, which says nothing."""
     if job.log:
-        logged(run, job)
+        check_logged_losses(logged(run, job), job.name)
         return {}
     told = probed(run, job)
     _steps_done(told, steps, what)
@@ -114,10 +114,8 @@ def full_run(session: Session, failure: Failure | None, *, nodes: int) -> FullRu
 def _alone(session: Session, job: CommandJob, failure: Failure | None, *, beside: int) -> tuple[FullRun | None, str]:
     if beside == 1:
         return None, "the run had one node only"
-    if failure is not None:
-        failure = replace(failure, target=min(failure.target, session.nproc_per_node - 1))
     try:
-        return _full_run(session, job, failure, nodes=1), ""
+        return _full_run(session, job, failure and failure.on_one_node(session.nproc_per_node), nodes=1), ""
     except ClusterQualError as error:
         return None, str(error)
 
@@ -133,8 +131,8 @@ def _full_run(session: Session, job: CommandJob, failure: Failure | None, *, nod
         told = probed(run, job)
     ranks = tuple(
         RankRun(
-            rank=place.rank, began=run.clocks[place.node].began, ended=run.clocks[place.node].ended,
-            processes=told[place.rank], data_digest="",
+            rank=place.rank, began=run.began[place.rank], processes=told[place.rank], data_digest="",
+            ended=run.ended.get(place.rank, _last_sign(told[place.rank])),
         )
         for place in run.places
     )  # fmt: skip
@@ -144,6 +142,12 @@ def _full_run(session: Session, job: CommandJob, failure: Failure | None, *, nod
         conditions=conditions, ranks=ranks, steps=_steps_done(told, steps, what), tokens_per_step=work.tokens,
         sequences_per_step=work.sequences, checkpoints=None, failure=failure,
     )  # fmt: skip
+
+
+def _last_sign(processes: Sequence[ProbedProcess]) -> float:
+    """When a rank that did not come back was last heard of."""
+    last = processes[-1]
+    return max((line.at + line.seconds for line in last.lines), default=last.start.at)
 
 
 def _steps_done(told: Probed, wanted: int | None, what: str) -> int:

@@ -22,6 +22,7 @@ _LOOK_SECONDS = 0.05
 # The processes beside the ranks tell how these ended while the agent is leaving, into storage that may be far away.
 _NOTE_SECONDS = 3.0
 _LAST_LINES = 3000  # characters
+_LAST_BYTES = 4096
 # What torch's allocators and the C library say at the end of a traceback.
 _REFUSED = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc")
 
@@ -36,10 +37,19 @@ def steps_done(probes: Path) -> dict[int, int]:
 
 
 def _last_step(path: Path) -> int:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        steps = re.findall(rb'"step":(\d+)', file.read())
+    steps = re.findall(rb'"step":(\d+)', _end_of(path))
     return int(steps[-1]) if steps else 0
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        return file.read()
+
+
+def struck(probes: Path) -> bool:
+    """Whether a failure on purpose has struck by now."""
+    return any(b'"fault"' in _end_of(path) for path in probes.glob("rank*-attempt*.jsonl"))
 
 
 def processes_of(folder: Path) -> dict[int, tuple[CommandProcess, ...]]:

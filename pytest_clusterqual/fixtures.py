@@ -189,4 +189,4 @@ class _remembering:
             from pytest_clusterqual.run import remember_error
 
             remember_error(self._item, error)
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None  # told once, not with what led to it

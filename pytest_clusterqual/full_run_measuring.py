@@ -76,10 +76,7 @@ def _alone(
         )
     if failure is not None and (unnoticed := failure.unnoticed(session.nproc_per_node)):
         return None, unnoticed
-    if failure is not None:
-        least = 1 if failure.kind == "kill_node" else session.nproc_per_node
-        go_on = "same" if failure.go_on == "fewer" else failure.go_on  # there are no fewer: it is back at once
-        failure = replace(failure, target=min(failure.target, least - 1), go_on=go_on)
+    failure = failure and failure.on_one_node(session.nproc_per_node)
     try:
         return _run(session, layout, checkpoints, failure, nodes=1, steps=run.steps), ""
     except ClusterQualError as error:

@@ -241,10 +241,9 @@ class Session:
         It may take its limit and the `expected` seconds.
         """
         self.release()
-        spare = self._nodes[nodes] if failure is not None and failure.go_on == "spare" else None
         trained = train(
-            self._launcher, self._nodes[:nodes], self.nproc_per_node, args, path=self._path,
-            device=self.device, failure=failure, spare=spare, limits=self.project.launcher, expected=expected,
+            self._launcher, self._nodes[:nodes], self.nproc_per_node, args, path=self._path, device=self.device,
+            failure=failure, spare=self._spare(nodes, failure), limits=self.project.launcher, expected=expected,
             logs=self._logs, tell=self._tell, what=what,
         )  # fmt: skip
         self._keep(trained.samples)
@@ -257,17 +256,23 @@ class Session:
         """One run of the project's command on the first `nodes`, which it has for itself; inside, what it wrote."""
         assert self.project.command is not None
         self.release()
+        plan = self.project.full_run
         folder = Path(self._folder).absolute() / f"command-{secrets.token_hex(4)}"
         try:
             run = run_command(
                 self._launcher, self._nodes[:nodes], self.nproc_per_node, self.project.command, steps=steps,
-                failure=failure, device=self.device, limits=self.project.launcher, folder=folder, logs=self._logs,
-                tell=self._tell, what=what,
+                failure=failure, hang_timeout=plan.hang_timeout if plan else 0.0, spare=self._spare(nodes, failure),
+                device=self.device, limits=self.project.launcher, folder=folder, logs=self._logs, tell=self._tell,
+                what=what,
             )  # fmt: skip
             self._keep(run.samples)
             yield replace(run, places=tuple(replace(p, device_name=self._device_name(p)) for p in run.places))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _spare(self, nodes: int, failure: Failure | None) -> NodePlan | None:
+        """The node behind the first `nodes`, if the failure takes one away that it is to replace."""
+        return self._nodes[nodes] if failure is not None and failure.go_on == "spare" else None
 
     def _device_name(self, place: RankPlace) -> str:
         """What the survey of its node found."""

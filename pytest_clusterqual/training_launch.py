@@ -102,14 +102,14 @@ def train(
     else:
         first = last = launch(nodes, args, max_restarts=0, ends_by=failure)
         if not first.answers:
-            last = launch(_after(failure, nodes, first.lost, spare), {**args, "failure": None}, max_restarts=0)
+            last = launch(nodes_after(failure, nodes, first.lost, spare), {**args, "failure": None}, max_restarts=0)
     return _trained(first, last)
 
 
-def _after(
+def nodes_after(
     failure: Failure, nodes: Sequence[NodePlan], lost: frozenset[str], spare: NodePlan | None
 ) -> Sequence[NodePlan]:
-    """The nodes of the next launch."""
+    """The nodes of the next launch, once the failure has ended the one before."""
     if failure.go_on == "same":
         return nodes
     in_its_place = [spare] if failure.go_on == "spare" and spare is not None else []
@@ -152,7 +152,7 @@ def _launch(
         told = [wire.channel.get(f"place/{rank}") for rank in range(size)]
         answers = [wire.channel.get(f"result/{rank}") for rank in range(size)] if whole else []
         wire.launch.check_machines()
-        lost = frozenset[str]() if ends_by is None or whole else _lost(wire.launch, ends_by)
+        lost = frozenset[str]() if ends_by is None or whole else lost_nodes(wire.launch, ends_by)
         clocks = agent_clocks(processes) if whole else {}
         began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
         samples = {process.node.name: process.samples for process in processes}
@@ -169,7 +169,7 @@ def _launch(
     )  # fmt: skip
 
 
-def _lost(launch: Launch, failure: Failure) -> frozenset[str]:
+def lost_nodes(launch: Launch, failure: Failure) -> frozenset[str]:
     """Wait until the failure has done its work: the nodes it has taken away; none if the job was only told to end.
 
     Raises:

@@ -79,6 +79,8 @@ def _run(order: dict[str, Any], scratch: str) -> int:
     if cores := order["cores"]:
         os.sched_setaffinity(0, cores)
     argv = [word.replace(OWN_ADDRESS, address) for word in order["argv"]]
+    if "/" not in argv[0] and (beside := Path(sys.executable).with_name(argv[0])).exists():
+        argv[0] = str(beside)  # a launcher out of the environment that this Python is of
     _tell("began", monotonic=time.monotonic(), address=address, interface=interface, scratch=scratch)
     try:
         agent = subprocess.Popen(

@@ -41,8 +41,9 @@ class NodePlan:
 class LaunchPlan:
     """One torchrun agent a node. `mode` is what the ranks do; `max_restarts` is torchrun's own.
 
-    A command has `words` of its own, and `variables` for the process beside it. `store` is the address and port at
-    which every node reaches the session's store.
+    A command has `words` of its own, and `variables` for the process beside it. With an own `line` that is started on
+    every node instead of torchrun; it runs `script` on each rank. `port` is one that its ranks may meet at on the first
+    node. `store` is the address and port at which every node reaches the session's store.
     """
 
     nodes: tuple[NodePlan, ...]
@@ -56,6 +57,9 @@ class LaunchPlan:
     timeout: float = 120.0
     words: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    line: tuple[str, ...] = ()
+    script: str = ""
+    port: int = 0
 
 
 class Launcher(Protocol):
@@ -158,6 +162,20 @@ def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
     ]  # fmt: skip
 
 
+def own_line(plan: LaunchPlan, node: NodePlan) -> list[str]:
+    """The line of the file in the place of torchrun's, with what its placeholders stand for on this node."""
+    first, place = plan.nodes[0], plan.nodes.index(node)
+    filled = {
+        "{nodes}": len(plan.nodes), "{node_rank}": place, "{nproc_per_node}": plan.nproc_per_node,
+        "{ranks}": len(plan.nodes) * plan.nproc_per_node, "{port}": plan.port, "{restarts}": plan.max_restarts,
+        "{address}": first.address or (OWN_ADDRESS if place == 0 else first.host),
+    }  # fmt: skip
+    line = list(plan.line)
+    for name, value in filled.items():
+        line = [word.replace(name, str(value)) for word in line]
+    return [*line, plan.script, plan.mode, *plan.words]
+
+
 def environment(plan: LaunchPlan, node: NodePlan, *, secret: str) -> dict[str, str]:
     """What the ranks of one node get beside the environment they are started in.
 
@@ -191,7 +209,7 @@ def guard_order(
 ) -> dict[str, Any]:
     """What the guard on `node` is told, in one line of JSON on its standard input."""
     return {
-        "argv": torchrun(plan, node, python),
+        "argv": own_line(plan, node) if plan.line else torchrun(plan, node, python),
         "environment": environment(plan, node, secret=secret),
         "cores": node.cores,
         "store": plan.store,

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from pytest_clusterqual.model.codec import to_json
 
-RUN, STEPS = "{run}", "{steps}"
+RUN, STEPS, RANKS, NODES, RESTARTS = "{run}", "{steps}", "{ranks}", "{nodes}", "{restarts}"
+# What stands in a launcher line for what is known only once it is started.
+LINE = (NODES, "{node_rank}", "{nproc_per_node}", RANKS, "{address}", "{port}", RESTARTS)
 # What lies in the folder of one run: the lines of its probes, the words of the processes beside its ranks, what the
 # ranks printed, and the folder that {run} stands for.
 PROBES, BESIDE, OUTPUT, OWN = "probe", "beside", "output", "own"
@@ -18,13 +20,15 @@ PROBES, BESIDE, OUTPUT, OWN = "probe", "beside", "output", "own"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandJob:
-    """`words` are a Python script or ``-m`` and a module, and their arguments; torchrun starts them on every rank.
+    """`words` are a Python script or ``-m`` and a module, and their arguments; torchrun starts them on every rank, or
+    the `launcher_line`, which is run on every node.
 
     In `words` and in the values of `environment` ``{run}`` stands for a folder that each run has for itself and all
     nodes see, ``{steps}`` for the number of steps that a criterion wants: `steps` is that of the fixed work.
-    `folder` (absolute) is where they run. `tokens_per_step` and `sequences_per_step` are of the whole job, None where
-    its own lines tell them. With `log` rank 0's output is read instead of the probe's lines, by `pattern` or as one of
-    the known trainers prints it. `time_limit` of a run is in seconds, None: the launcher's.
+    ``{ranks}`` and ``{nodes}`` are how many of them the launch has. `folder` (absolute) is where they run.
+    `tokens_per_step` and `sequences_per_step` are of the whole job, None where its own lines tell them. With `log` rank
+    0's output is read instead of the probe's lines, by `pattern` or as one of the known trainers prints it.
+    `time_limit` of a run is in seconds, None: the launcher's.
     """
 
     name: str
@@ -34,6 +38,7 @@ class CommandJob:
     steps: int | None = None
     tokens_per_step: int | None = None
     sequences_per_step: int | None = None
+    launcher_line: tuple[str, ...] = ()
     log: bool = False
     pattern: str | None = None
     time_limit: float | None = None
@@ -43,9 +48,11 @@ class CommandJob:
         """Whether it is told how many steps to do."""
         return any(STEPS in word for word in (*self.words, *self.environment.values()))
 
-    def filled(self, word: str, *, run: str, steps: int | None) -> str:
+    def filled(self, word: str, *, run: str, steps: int | None, ranks: int, nodes: int) -> str:
         """A word, or a value of the environment, with what its placeholders stand for."""
-        return word.replace(RUN, run).replace(STEPS, str(steps))
+        for placeholder, meant in ((STEPS, steps), (RANKS, ranks), (NODES, nodes), (RUN, run)):
+            word = word.replace(placeholder, str(meant))
+        return word
 
     def fingerprint(self, *, versions: Mapping[str, str], script: str) -> str:
         """Sixteen hex digits that change whenever the command, its script (by digest) or its software does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_clusterqual.model.conditions import Conditions
@@ -53,6 +53,12 @@ class Failure:
     def ends_launch(self) -> bool:
         """Whether torchrun's agents end with their ranks, so that nobody is left to start them again."""
         return self.kind in ("kill_node", "sigterm")
+
+    def on_one_node(self, ranks: int) -> Failure:
+        """The same with so many ranks on the only node there is: that comes back at once, for there are no fewer."""
+        least = 1 if self.kind == "kill_node" else ranks
+        go_on: GoOn = "same" if self.go_on == "fewer" else self.go_on
+        return replace(self, target=min(self.target, least - 1), go_on=go_on)
 
     def unnoticed(self, ranks: int) -> str:
         """Why it cannot be done to so many ranks; empty if it can."""

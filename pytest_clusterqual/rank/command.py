@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.model.codec import from_json, to_json
+from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, RankEnd, RankStart, probed_bytes
-from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.probe import FOLDER
+from pytest_clusterqual.rank.blows import Blow, end_in_order
 from pytest_clusterqual.rank.control_groups import cgroup_limit, identity, out_of_memory_kills, proc_bytes
 from pytest_clusterqual.rank.load import LoadWatch
 from pytest_clusterqual.rank.settings import Settings
@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> NoReturn:
     kills, watch = out_of_memory_kills(), LoadWatch()
     child = _start(words, home, order["environment"], folder, output)
     _write(folder / BESIDE / f"{name}.start.json", _told(settings, name, words, home, child))
-    blow = _Blow.planned(order["failure"], folder, settings.rank, name)
+    blow = Blow.planned(order, folder, settings, name)
     status, usage = _wait(child, blow)
     code = os.waitstatus_to_exitcode(status)
     said = _tail(output) if code else ""
@@ -75,47 +75,6 @@ def run(words: Sequence[str]) -> NoReturn:
     if said:
         print(f"rank {settings.rank}, last lines of its output:\n{said}", file=sys.stderr)
     sys.exit(code if code >= 0 else 128 - code)
-
-
-class _Blow:
-    """A failure from outside, due once the rank's own lines show that the step before it is done."""
-
-    def __init__(self, failure: Failure, lines: Path) -> None:
-        self._failure, self._lines, self._read = failure, lines, 0
-
-    @classmethod
-    def planned(cls, failure: dict[str, Any] | None, folder: Path, rank: int, name: str) -> _Blow | None:
-        """The blow that is meant for this process: in a first attempt only."""
-        wanted = from_json(Failure, failure, where="failure") if failure else None
-        if wanted is None or wanted.target != rank or not name.endswith("attempt0"):
-            return None
-        return cls(wanted, folder / PROBES / f"{name}.jsonl")
-
-    def struck(self, child: int) -> bool:
-        """Look at the steps done so far, and strike if it is time."""
-        try:
-            with self._lines.open("rb") as file:
-                file.seek(self._read)
-                whole = file.read().rpartition(b"\n")[0]
-        except OSError:
-            return False  # the script has not made its probe yet
-        if not whole:
-            return False
-        self._read += len(whole) + 1
-        done = max(map(_step_done, whole.split(b"\n")))
-        if done < self._failure.step - 1:
-            return False
-        fault = {"what": "fault", "at": time.monotonic(), "step": done + 1, "name": self._failure.kind}
-        with self._lines.open("ab") as file:
-            file.write(json.dumps(fault).encode() + b"\n")
-        os.kill(child, signal.SIGKILL)
-        return True
-
-
-def _step_done(line: bytes) -> int:
-    """The step that a line of a probe ends; 0 if it is another line."""
-    told = json.loads(line)
-    return int(told["step"]) if told.get("what") == "step" and not told.get("error") else 0
 
 
 def _check_seen(node: str, folder: Path, home: Path) -> None:
@@ -158,13 +117,13 @@ def _start(words: Sequence[str], home: Path, environment: dict[str, str], folder
     os._exit(127)
 
 
-def _wait(child: int, blow: _Blow | None) -> tuple[int, Any]:
+def _wait(child: int, blow: Blow | None) -> tuple[int, Any]:
     """Pass SIGTERM on, as the agent sends it, until the command has ended: its status, and what it used."""
     while True:
         caught = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, _LOOK_SECONDS if blow else 1.0)
         if caught is not None and caught.si_signo == signal.SIGTERM:
-            os.kill(child, signal.SIGTERM)
-        if blow is not None and blow.struck(child):
+            end_in_order(child)
+        if blow is not None and blow.over(child):
             blow = None
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:

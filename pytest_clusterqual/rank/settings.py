@@ -36,7 +36,8 @@ class Settings:
         address, _, port = env["CLUSTERQUAL_STORE"].rpartition(":")
         # Without a share of its own a node's ranks divide all cores that this process may use.
         cores = [int(core) for core in env["CLUSTERQUAL_CORES"].split(",") if core] or sorted(os.sched_getaffinity(0))
-        local_rank, local_size = int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
+        # DeepSpeed's launcher has another name for it.
+        local_rank, local_size = int(env["LOCAL_RANK"]), int(env.get("LOCAL_WORLD_SIZE") or env["LOCAL_SIZE"])
         return cls(
             address=address,
             port=int(port),

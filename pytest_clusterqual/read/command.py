@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.model.command import STEPS, CommandJob
+from pytest_clusterqual.model.command import LINE, RESTARTS, STEPS, CommandJob
 from pytest_clusterqual.model.full_run import FailureKind
 from pytest_clusterqual.read.fields import Fault, Identifier, Name, Positive, Seconds, Section
 from pytest_clusterqual.read.log_pattern import reader
@@ -25,7 +26,8 @@ from pytest_clusterqual.read.schema import (
 )
 
 # What can be done to a process that knows nothing of it.
-_FROM_OUTSIDE: tuple[FailureKind, ...] = ("kill_rank",)
+_FROM_OUTSIDE: tuple[FailureKind, ...] = ("kill_rank", "hang_rank", "kill_node", "sigterm")
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 def _word(value: object) -> object:
@@ -58,6 +60,7 @@ class CommandSection(Section):
     steps: Positive | None = None
     tokens_per_step: Positive | None = None
     sequences_per_step: Positive | None = None
+    launcher_line: list[Text] = Field(default_factory=list)
     log: LogSection | None = None
     time_limit: Seconds | None = None
 
@@ -67,6 +70,9 @@ class CommandSection(Section):
             yield ("command", 0), f"got {shown(first)}, want a Python script such as train.py, or -m and a module"
         elif first == "-m" and not rest:
             yield ("command",), "got -m alone, want the name of a module after it"
+        for index, word in enumerate(self.launcher_line):
+            for unknown in set(_PLACEHOLDER.findall(word)) - set(LINE):
+                yield ("launcher_line", index), f"got {unknown}, want one of {', '.join(LINE)}"
         if self.takes_steps and self.steps is None:
             yield ("steps",), f"the command has {STEPS} in it, want the number of steps of the fixed work"
         for name in self.environment:
@@ -78,8 +84,8 @@ class CommandSection(Section):
         return CommandJob(
             name=self.name, words=tuple(self.command), environment=self.environment,
             folder=os.path.abspath(folder / self.folder), steps=self.steps, tokens_per_step=self.tokens_per_step,
-            sequences_per_step=self.sequences_per_step, log=self.log is not None,
-            pattern=self.log.pattern if self.log else None, time_limit=self.time_limit,
+            sequences_per_step=self.sequences_per_step, launcher_line=tuple(self.launcher_line),
+            log=self.log is not None, pattern=self.log.pattern if self.log else None, time_limit=self.time_limit,
         )  # fmt: skip
 
     @property
@@ -129,6 +135,10 @@ def not_asked(
 
 def _full_run(section: CommandSection, full_run: FullRunSection) -> Iterator[Fault]:
     given = full_run.model_fields_set
+    restarted = any(failure.kind in ("kill_rank", "hang_rank") for failure in full_run.failure or [])
+    if restarted and section.launcher_line and not any(RESTARTS in word for word in section.launcher_line):
+        text = f"nobody would start the ranks again: want {RESTARTS} in it, such as --max-restarts={RESTARTS}"
+        yield ("workload", "launcher_line"), text
     if "checkpoint" in given:
         yield ("full_run", "checkpoint"), "a command saves by itself, as its own words say; want no such key"
     if full_run.minutes:

