@@ -13,7 +13,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.model.comparison import Trend, Trends
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.plot_style import BLACK, DARK, LIGHT, Picture, room_for, scale_of
-from pytest_clusterqual.report.trend_table import moved, said
+from pytest_clusterqual.report.trend_table import moved, outcome, said
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def _panel(ax: Axes, each: Trend, runs: int) -> None:
             ax.plot((each.at[a] - 0.3, each.at[b - 1] + 0.3), (level, level), color=DARK, linewidth=0.9)
         for point in each.points:
             ax.axvline(each.at[point.since] - 0.5, color=LIGHT, linewidth=4, zorder=0)
-    ax.set_title(f"{_name(each)}" + (f": {each.change}" if moved(each) else ""), loc="left", size=7.5, pad=3)
+    ax.set_title(f"{_name(each)}" + (f": {outcome(each)}" if moved(each) else ""), loc="left", size=7.5, pad=3)
     ax.set_xlim(-0.6, runs - 0.4)
     ax.set_ylabel(unit or "ratio")
     ax.yaxis.set_major_locator(MaxNLocator(3))

@@ -36,7 +36,7 @@ def trend_report(found: Trends, *, width: int, color: bool = False) -> str:
         table.add_row(
             text.visible(text.case_of(each.test)), text.visible(f"{each.quantity} {each.label}".strip()), *values,
             f"{units.show(min(each.values), each.unit)} - {units.show(max(each.values), each.unit)}",
-            Text(text.visible(f"{each.change}: {said(each)}" if moved(each) else each.change),
+            Text(text.visible(f"{outcome(each)}: {said(each)}" if moved(each) else each.change),
                  style=_STYLES[each.change]),
         )  # fmt: skip
     lines = Table.grid(padding=(0, 2, 0, 0))
@@ -50,6 +50,11 @@ def trend_report(found: Trends, *, width: int, color: bool = False) -> str:
 def moved(trend: Trend) -> bool:
     """It was another figure in some of the runs."""
     return bool(trend.points) or trend.drift is not None
+
+
+def outcome(trend: Trend) -> str:
+    """The last run beside the first, of a figure that has moved."""
+    return "back again" if trend.change == "alike" else trend.change
 
 
 def said(trend: Trend) -> str:
