@@ -1,74 +1,82 @@
 """Seconds and memory of `clusterqual report` for a large run: ``python benchmarks/report.py [--nodes N] [--tests T]``.
 
-The run is simulated: records as the judges write them, a figure a rank in each that has one, the conditions with the
-telemetry of every node in all of them; no raw samples. Measured is the whole command in a process of its own, from
-reading the run folder to the page, junit.xml and all plots.
+The run is simulated as a real one would be (`large_run.py`): all criteria, the samples of every rank in
+measurements.jsonl, the telemetry of every node. Measured is each command in a process of its own, from reading the run
+folder to the page, junit.xml and plots. Bars for the report: 30 s, and 2 GB; exit code 1 beyond. `--judge` judges all
+of it again as well, which takes minutes and has no bar.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import subprocess
+import os
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
+SECONDS, MEMORY = 30.0, 2e9
 _COMMAND = "import sys; from pytest_clusterqual.cli import main; sys.exit(main())"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1024)
     parser.add_argument("--per-node", type=int, default=8)
     parser.add_argument("--tests", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--judge", action="store_true")
+    parser.add_argument(
+        "--folder", type=Path, help="where to make the run, or where it was left (default: a temporary one)"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        count, ranks = _write(folder, asked.nodes, asked.per_node, asked.tests), asked.nodes * asked.per_node
-        size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
-        print(f"{asked.tests} tests on {asked.nodes} x {asked.per_node} = {ranks} ranks: {count} records, "
-              f"{size / 1e6:.0f} MB of JSON", flush=True)  # fmt: skip
-        began = time.perf_counter()
-        command = [sys.executable, "-c", _COMMAND, "report", str(folder)]
-        code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-        seconds = time.perf_counter() - began
+        folder = asked.folder or Path(name) / "run"
+        if not folder.exists():
+            _make(folder, asked)
+        for file in sorted(folder.glob("*.jsonl")):
+            print(f"{file.name}: {file.stat().st_size / 1e6:.0f} MB", flush=True)
+        taken = [_timed(folder, "report") for _ in range(asked.repeats)]
         page, plots = folder / "report.html", list((folder / "plots").glob("*.svg"))
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        busy, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-        print(f"clusterqual report: exit {code}, {seconds:.1f} s ({busy:.1f} s of a core), peak {memory / 1e9:.2f} GB; "
-              f"a page of {page.stat().st_size / 1e6:.2f} MB, {len(plots)} plots")  # fmt: skip
+        print(f"a page of {page.stat().st_size / 1e6:.2f} MB, {len(plots)} plots", flush=True)
+        if asked.judge:
+            _timed(folder, "judge")
+    slow, large = (max(figures) for figures in zip(*taken, strict=True))
+    missed = [f"{slow:.1f} s"] * (slow > SECONDS) + [f"{large / 1e9:.2f} GB"] * (large > MEMORY)
+    print(f"bars of {SECONDS:g} s and {MEMORY / 1e9:g} GB: " + (f"missed by {', '.join(missed)}" if missed else "held"))
+    return 1 if missed else 0
 
 
-def _write(path: Path, nodes: int, per_node: int, tests: int) -> int:
-    """A run folder in the same bytes as `RunFolder` writes, a thousand times sooner: what repeats is encoded once."""
-    from run_made import whole_cluster
+def _make(folder: Path, asked: argparse.Namespace) -> None:
+    """In a process of its own, whose memory is none of this one."""
+    from subprocess import run
 
-    from pytest_clusterqual.model.codec import to_json
-    from pytest_clusterqual.runs import RECORD_LINES, RunFolder
+    script = "import sys, large_run; from pathlib import Path; print(large_run.write(Path(sys.argv[1]), " \
+        "nodes=int(sys.argv[2]), per_node=int(sys.argv[3]), tests=int(sys.argv[4])))"  # fmt: skip
+    numbers = [str(number) for number in (asked.nodes, asked.per_node, asked.tests)]
+    count = run(
+        [sys.executable, "-c", script, str(folder), *numbers], cwd=ROOT / "benchmarks", check=True,
+        capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    print(f"{asked.tests} tests on {asked.nodes} x {asked.per_node} ranks: {count} records", flush=True)
 
-    records, _ = whole_cluster(nodes, per_node, tests, samples=False)
-    RunFolder.create(path, run="simulated", environment={"project": "simulated"}, simulated=True)
-    texts: dict[int, str] = {}
 
-    def encoded(value: object) -> str:
-        if id(value) not in texts:
-            texts[id(value)] = json.dumps(to_json(value))
-        return texts[id(value)]
-
-    with open(path / RECORD_LINES, "w") as file:
-        for record in records:
-            slim = replace(record, conditions=None, judgement=replace(record.judgement, per_rank={}))
-            line = json.dumps(to_json(slim))
-            line = line.replace('"per_rank": {}', f'"per_rank": {encoded(record.judgement.per_rank)}', 1)
-            file.write(line.replace('"conditions": null', f'"conditions": {encoded(record.conditions)}', 1) + "\n")
-    return len(records)
+def _timed(folder: Path, command: str) -> tuple[float, float]:
+    """Seconds and the most bytes of memory of `clusterqual COMMAND`."""
+    began = time.perf_counter()
+    with open(os.devnull, "wb") as nowhere:
+        argv = [sys.executable, "-c", _COMMAND, command, str(folder)]
+        pid = os.posix_spawn(
+            sys.executable, argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, nowhere.fileno(), 1)]
+        )
+        _, status, used = os.wait4(pid, 0)
+    seconds, memory = time.perf_counter() - began, used.ru_maxrss * 1024.0
+    print(f"clusterqual {command}: exit {os.waitstatus_to_exitcode(status)}, {seconds:.1f} s "
+          f"({used.ru_utime + used.ru_stime:.1f} s of a core), peak {memory / 1e9:.2f} GB", flush=True)  # fmt: skip
+    return seconds, memory
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

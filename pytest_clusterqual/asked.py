@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from pytest_clusterqual import plugin
-from pytest_clusterqual.baseline import with_baseline
+from pytest_clusterqual import __version__, plugin
+from pytest_clusterqual.baseline import recorded_baseline, with_baseline
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.hosts import launcher_options
+from pytest_clusterqual.model.baseline import Baseline
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.traffic import NetworkMap
@@ -29,7 +30,7 @@ from pytest_clusterqual.replay import Replay
 from pytest_clusterqual.runs import RunFolder, default_path
 
 _FILE = "clusterqual.yaml"
-# What must be the same if a run is to go on.
+# What must be the same if a run is to go on, beside its baseline.
 _SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
 
 
@@ -37,7 +38,8 @@ _SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
 class Asked:
     """A project on `nodes` nodes with `nproc_per_node` ranks each; its launcher is the one that is really wanted.
 
-    `report` is where the page goes; None: into the run folder. With `replay` a recorded run stands for the nodes.
+    `report` is where the page goes; None: into the run folder. With `replay` a recorded run stands for the nodes;
+    `resumed` is the one that goes on.
     """
 
     project: Project
@@ -45,6 +47,7 @@ class Asked:
     nproc_per_node: int
     report: Path | None = None
     replay: Replay | None = None
+    resumed: RunFolder | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -71,11 +74,17 @@ def read_asked(config: pytest.Config) -> Asked:
     file = _find_file(config)
     if replay := Replay.of(config):
         return _replayed(config, file, replay, nodes, nproc_per_node)
+    if config.getoption("--qual-again") and not plugin.option(config, "--qual-resume"):
+        raise ClusterQualError("--qual-again measures tests of a recorded run anew; name its folder with --qual-resume")
     nodes = nodes or _nodes_there(config, load_project(file))
     project = load_project(file, nodes=nodes, nproc_per_node=nproc_per_node)
+    project = replace(project, launcher=_launcher(config, project))
+    named = plugin.option(config, "--qual-resume")
+    resumed = RunFolder.open(Path(config.invocation_params.dir) / named) if named else None
     return Asked(
-        project=_with_baseline(config, replace(project, launcher=_launcher(config, project))),
+        project=_with_baseline(config, project, recorded_baseline(resumed) if resumed else None),
         nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node, report=_report(config),
+        resumed=resumed,
     )  # fmt: skip
 
 
@@ -89,8 +98,8 @@ def _replayed(
             raise ClusterQualError(f"{name}: got {asked}, the run that is replayed had {was}; leave it out")
     project = load_project(file, nodes=size[0], nproc_per_node=size[1], data=False)
     return Asked(
-        project=_with_baseline(config, project), nodes=size[0], nproc_per_node=size[1], report=_report(config),
-        replay=replay,
+        project=_with_baseline(config, project, replay.baseline), nodes=size[0], nproc_per_node=size[1],
+        report=_report(config), replay=replay,
     )  # fmt: skip
 
 
@@ -99,9 +108,14 @@ def _report(config: pytest.Config) -> Path | None:
     return Path(config.invocation_params.dir) / named if named else None
 
 
-def _with_baseline(config: pytest.Config, project: Project) -> Project:
+def _with_baseline(config: pytest.Config, project: Project, own: Baseline | None) -> Project:
+    """With the baseline that the options name; else with the `own` one of the run that goes on or is replayed."""
     if not (named := plugin.option(config, "--qual-baseline")):
-        return project
+        if config.getoption("--qual-tolerance"):
+            raise ClusterQualError(
+                "--qual-tolerance: says how much worse than a baseline a run may be; name that run with --qual-baseline"
+            )
+        return replace(project, baseline=own)
     try:
         share = tolerance(plugin.option(config, "--qual-tolerance") or "5 %")
     except argparse.ArgumentTypeError as error:
@@ -165,11 +179,11 @@ def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunF
         RunFolderError: it cannot be written, holds another run, or one that was asked for something else.
     """
     base = Path(config.invocation_params.dir)
-    named, resumed = (plugin.option(config, name) for name in ("--qual-run-dir", "--qual-resume"))
-    if named and resumed:
+    named = plugin.option(config, "--qual-run-dir")
+    if named and asked.resumed:
         raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
-    if resumed:
-        folder = _resume(base / resumed, _environment(config, asked))
+    if asked.resumed:
+        folder = _resume(asked.resumed, _environment(config, asked), asked.project.baseline)
     else:
         path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
         folder = RunFolder.create(path, run=path.name, environment=_environment(config, asked), simulated=simulated)
@@ -177,14 +191,23 @@ def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunF
     return folder
 
 
-def _resume(path: Path, now: dict[str, Any]) -> RunFolder:
-    folder = RunFolder.open(path)
+def _resume(folder: RunFolder, now: dict[str, Any], baseline: Baseline | None) -> RunFolder:
     for key in _SAME:
         before = folder.environment.get(key)
         if before != now[key]:
             what = "another text" if key == "project_file" else f"{before}, now {now[key]}"
-            raise RunFolderError(f"{path}: cannot go on: {key} was {what}; start a new run without --qual-resume")
+            raise RunFolderError(
+                f"{folder.path}: cannot go on: {key} was {what}; start a new run without --qual-resume"
+            )
+    if (own := recorded_baseline(folder)) != baseline:
+        was, is_now = (str(each or "none") for each in (own, baseline))
+        raise RunFolderError(
+            f"{folder.path}: cannot go on: the baseline was {was}, "
+            f"now {is_now if is_now != was else 'a run of that name with other figures'}; leave out --qual-baseline to "
+            "keep what it was, or start a new run without --qual-resume"
+        )
     folder.merge()  # a killed controller leaves the parts of its workers
+    folder = RunFolder.open(folder.path)  # which are not where they were
     folder.begin_attempt()
     return folder
 
@@ -194,6 +217,7 @@ def _environment(config: pytest.Config, asked: Asked) -> dict[str, Any]:
         "project": asked.project.name,
         "project_file": asked.project.path.read_text(encoding="utf-8"),
         "argv": shlex.join(["pytest", *config.invocation_params.args]),
+        "package": __version__,
         "python": sys.version.split()[0],
         "variables": environment_variables(os.environ),
         "nodes": asked.nodes,
@@ -201,4 +225,5 @@ def _environment(config: pytest.Config, asked: Asked) -> dict[str, Any]:
         "launcher": asked.project.launcher.kind,
         "named_hosts": list(asked.project.launcher.hosts),
         "decision": to_json(asked.project.decision),
+        "baseline": to_json(asked.project.baseline),
     }

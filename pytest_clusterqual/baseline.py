@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from pytest_clusterqual.judge.baseline import baseline_requirements
+from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.judge.baseline import baseline_of, baseline_requirements
+from pytest_clusterqual.model.baseline import Baseline, short_name
+from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.project import Project
-from pytest_clusterqual.model.requirement import Requirement
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
+from pytest_clusterqual.runs import ENVIRONMENT, RunFolder, Selected
 
 # Selectors of `Requirement` by the keys of a project file.
 _KEYS = {"layout": "layout", "nodes": "nodes", "collective": "collective", "group": "group"}
 _CRITERIA = ("memory", "fabric", "scaling", "full_run")
+_LISTED = 5  # tests that are named, before the others are counted
 
 
 def requirements_of(path: Path, *, tolerance: float) -> list[Requirement]:
@@ -29,15 +33,48 @@ def requirements_of(path: Path, *, tolerance: float) -> list[Requirement]:
 
 
 def with_baseline(project: Project, path: Path, *, tolerance: float) -> Project:
-    """The project with the demands of a known good run beside its own, in every section that it has."""
-    required = requirements_of(path, tolerance=tolerance)
-    changed = {}
-    for criterion in _CRITERIA:
-        plan = getattr(project, criterion)
-        more = tuple(each for each in required if each.criterion == criterion)
-        if plan is not None and more:
-            changed[criterion] = replace(plan, require=plan.require + more)
-    return replace(project, **changed)
+    """The project with the demands of the known good run in `path` beside its own.
+
+    Raises:
+        RunFolderError: there is no such run.
+        MeasurementError: it did not pass.
+    """
+    folder = RunFolder.open(path)
+    return replace(project, baseline=baseline_of(folder.records(), tolerance=tolerance, run=folder.run))
+
+
+def recorded_baseline(folder: RunFolder) -> Baseline | None:
+    """What a recorded run was held against beside its project file; None: nothing.
+
+    Raises:
+        RunFolderError: ``environment.json`` says something else.
+    """
+    told = folder.environment.get("baseline")
+    try:
+        return None if told is None else from_json(Baseline, told, where="baseline")
+    except (ValueError, OverflowError) as error:
+        raise RunFolderError(f"{folder.path / ENVIRONMENT}: {error}; restore the file") from None
+
+
+def baseline_lines(baseline: Baseline, tests: Mapping[str, Selected]) -> Iterator[str]:
+    """Lines about which `tests` of a run the baseline is for, and which of either the other does not have."""
+    run = dict.fromkeys(
+        short_name(test)
+        for test, selected in tests.items()
+        if selected.criterion in QUANTITIES and not selected.inapplicable
+    )
+    known = dict.fromkeys(short_name(each.test) for each in baseline.tests)
+    held = sum(test in known for test in run)
+    yield f"baseline {baseline}: {held} of {len(run)} tests are held against it"
+    if others := [test for test in run if test not in known]:
+        yield f"not in the baseline, and held against the project file alone: {_names(others)}"
+    if gone := [test for test in known if test not in run]:
+        yield f"in the baseline, and not in this run: {_names(gone)}"
+
+
+def _names(tests: Sequence[str]) -> str:
+    more = f" and {len(tests) - _LISTED} more" if len(tests) > _LISTED else ""
+    return ", ".join(test.rpartition("::")[2] for test in tests[:_LISTED]) + more
 
 
 def as_yaml(required: Sequence[Requirement], *, run: str, tolerance: float) -> str:

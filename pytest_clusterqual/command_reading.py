@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_clusterqual.command_launch import CommandRun
 from pytest_clusterqual.command_steps import PROBE_LINES, losses_of, training_of, training_of_log, work_of
-from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.errors import MeasurementError, ReadError
 from pytest_clusterqual.model.command import OUTPUT, PROBES, CommandJob, CommandProcess
 from pytest_clusterqual.model.log import TrainingLog
 from pytest_clusterqual.model.memory import RankMemory
@@ -16,6 +17,7 @@ from pytest_clusterqual.read.probe import probed_processes
 from pytest_clusterqual.read.training_log import read_training_log
 
 Probed = dict[int, tuple[ProbedProcess, ...]]
+_PATTERN = "workload.log.pattern"
 
 
 def probed(run: CommandRun, job: CommandJob) -> Probed:
@@ -38,7 +40,7 @@ def probed(run: CommandRun, job: CommandJob) -> Probed:
             "Probe() in each of them"
         )
     for rank, processes in found.items():
-        if rank >= size or processes[-1].start.world not in (0, size):
+        if rank >= size or processes[-1].start.world not in (0, run.processes[rank][-1].start.world):
             world = processes[-1].start.world
             raise MeasurementError(
                 f"{job.name}: a probe wrote as rank {rank} of {world}, asked were {size} ranks; leave Probe's rank and "
@@ -99,16 +101,38 @@ def _host_limit(run: CommandRun, process: CommandProcess) -> tuple[int, str]:
 
 
 def logged(run: CommandRun, job: CommandJob) -> TrainingLog:
-    """What rank 0 printed.
+    """What one rank printed: the one whose output tells of the most steps, as Megatron-LM's last does.
 
     Raises:
-        ReadError: no line of it tells of a step.
+        ReadError: no line of any rank tells of a step, or the pattern cannot be used.
     """
-    return read_training_log([run.folder / OUTPUT / "rank0.log"], job.pattern)
+    return _logged_rank(run, job)[1]
+
+
+def _logged_rank(run: CommandRun, job: CommandJob) -> tuple[int, TrainingLog]:
+    found: tuple[int, TrainingLog] | None = None
+    refused: list[ReadError] = []
+    for rank in range(len(run.places)):
+        try:
+            log = read_training_log([run.folder / OUTPUT / f"rank{rank}.log"], job.pattern, key=_PATTERN)
+        except ReadError as error:
+            refused.append(error)
+        else:
+            if found is None or _lines_of_steps(log) > _lines_of_steps(found[1]):
+                found = rank, log
+    if found is None:
+        raise ReadError(
+            f"{job.name}: none of {len(refused)} ranks printed a step that can be read; rank 0: {refused[0]}"
+        )
+    return found
+
+
+def _lines_of_steps(log: TrainingLog) -> int:
+    return sum(1 + step.copies for attempt in log.attempts for step in attempt)
 
 
 def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTraining, ...]:
-    """The steps of each rank, or those of rank 0 as its log tells them.
+    """The steps of each rank, or those that the log of one rank tells.
 
     Raises:
         MeasurementError: of some rank they are not known.
@@ -116,7 +140,9 @@ def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTrain
     """
     script = run.last[0].start.script
     if job.log:
-        return (training_of_log(logged(run, job), job, warmup=warmup, script=script),)
+        rank, log = _logged_rank(run, job)
+        told = training_of_log(log, job, warmup=warmup, script=script)
+        return (replace(told, rank=rank, otherwise=(f"as the log of rank {rank} tells them ({log.family})",)),)
     processes = {rank: each[-1] for rank, each in probed(run, job).items()}
     work = work_of(job, processes.values())
     return tuple(

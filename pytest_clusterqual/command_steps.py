@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from pytest_clusterqual.model.training import RankTraining, Unknown
 
 # What a script declares to be no part of its steps; in a step's time all else counts that lies between two of them.
 _APART = ("save", "load", "compile", "hook")
+_DIVERGED = (
+    "the loss of step {step} is no finite number: the training diverged and is not the work to be judged; look at its "
+    "learning rate, precision and data"
+)
 PROBE_LINES = "with probe.step(tokens=...): around each optimizer step, see docs/own-job.md"
 
 
@@ -62,7 +67,7 @@ def training_of(rank: int, process: ProbedProcess, *, warmup: int, work: Work, s
     as something else is left out.
 
     Raises:
-        MeasurementError: too few steps are left.
+        MeasurementError: too few steps are left, or a loss is no finite number.
     """
     steps, waits = _timed(process.lines)
     if len(steps) <= warmup:
@@ -70,7 +75,8 @@ def training_of(rank: int, process: ProbedProcess, *, warmup: int, work: Work, s
             f"rank {rank} did {len(steps)} steps, want more than the {warmup} of scaling.warmup_steps"
             + ("" if steps else f": its probe tells of none; write {PROBE_LINES}")
         )
-    losses = tuple(line.value for line in process.lines if line.what == "loss" and line.value is not None)
+    check_losses(rank, process)
+    losses = losses_of([process])
     known = len(losses) == len(steps)
     has_data = any(line.what == "data" for line in process.lines)
     told: dict[Unknown, bool] = {"losses": known, "data": has_data, "work": work.known, "inside": False}
@@ -111,8 +117,9 @@ def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: s
     """The steps of rank 0, as the log tells their times: those of a line that stands for several, each its mean.
 
     Raises:
-        MeasurementError: the log tells no time of a step, or too few steps.
+        MeasurementError: the log tells no time of a step, or too few steps, or a loss that is no finite number.
     """
+    check_logged_losses(log, job.name)
     tokens, attempts = step_samples(log, tokens_per_step=job.tokens_per_step)
     if len(attempts) != 1:
         raise MeasurementError(
@@ -132,6 +139,22 @@ def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: s
         work_seconds=sum(steady), tokens_per_step=work.tokens, sequences_per_step=work.sequences, losses=(),
         data_digest=script, unknown=unknown, otherwise=(f"as the log of rank 0 tells them ({log.family})",),
     )  # fmt: skip
+
+
+def check_losses(rank: int, process: ProbedProcess) -> None:
+    """Raises MeasurementError where training diverged: what it took then is no time of the work."""
+    for line in process.lines:
+        # What is no finite number comes through a probe as none at all.
+        if line.what == "loss" and (line.value is None or not math.isfinite(line.value)):
+            raise MeasurementError(f"rank {rank}: {_DIVERGED.format(step=line.step)}")
+
+
+def check_logged_losses(log: TrainingLog, name: str) -> None:
+    """As `check_losses`; steps that the trainer itself has skipped have none."""
+    for step in itertools.chain.from_iterable(log.attempts):
+        if step.loss is not None and not math.isfinite(step.loss) and step.skipped < step.over:
+            where = f"{step.place.file}:{step.place.line}"
+            raise MeasurementError(f"{name}: {where}: {_DIVERGED.format(step=step.step)}")
 
 
 def losses_of(processes: Iterable[ProbedProcess]) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ from pytest_clusterqual import (
 )
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.errors import ClusterQualError, JobError, MeasurementError
+from pytest_clusterqual.judge.against_baseline import demanding, not_held
 from pytest_clusterqual.judge.fabric.confirming import to_confirm
 from pytest_clusterqual.judge.fabric.pair_causes import least_of
 from pytest_clusterqual.judge.fabric.pairs import judge_pairs, worth_asking
@@ -75,7 +76,12 @@ _APART_ROUNDS = 12
 
 
 def judge(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
-    """Judge any measurement against the project's requirements; pure."""
+    """Judge any measurement against the project's requirements and its baseline, that of this test alone; pure."""
+    judged = _judge_kind(demanding(project, measurement.conditions), measurement)
+    return (*judged, *not_held(project.baseline, measurement.conditions, judged))
+
+
+def _judge_kind(project: Project, measurement: Measurement) -> tuple[Judgement, ...]:
     if isinstance(measurement, NodesMeasurement):
         assert project.topology is not None
         return judge_nodes(measurement, project.topology)

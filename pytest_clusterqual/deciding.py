@@ -16,6 +16,7 @@ from pytest_clusterqual.runs import RunFolder
 
 PATIENCE = 30.0  # seconds in which nobody measures and no test ends
 AT_WORK = 1.0  # seconds of waiting for nodes that say somebody had them, not only a slow file system
+DECISION = "decision.json"
 _RESTS_ON = ("memory", "scaling")
 
 
@@ -32,18 +33,28 @@ def plan_of(folder: RunFolder) -> DecisionPlan | None:
         raise RunFolderError(f"{folder.path / 'environment.json'}: {error}; restore the file") from None
 
 
+def decision_of(folder: RunFolder, plan: DecisionPlan | None) -> Decision | None:
+    """None where there is nothing that a decision could rest on."""
+    records = folder.numbered()
+    return decide(records, plan) if any(record.criterion in _RESTS_ON for record in records.values()) else None
+
+
+def pages(decision: Decision | None, *, run: str) -> dict[str, str]:
+    """The files that tell the decision of a run, by their names."""
+    if decision is None:
+        return {}
+    return {"decision.md": worksheet.markdown(decision, run=run), DECISION: worksheet.as_json(decision, run=run)}
+
+
 def conclude(folder: RunFolder, plan: DecisionPlan | None) -> Decision | None:
     """Write ``decision.md`` and ``decision.json``; None where there is nothing that a decision could rest on.
 
     Raises:
         RunFolderError: one of them could not be written.
     """
-    records = folder.numbered()
-    if not any(record.criterion in _RESTS_ON for record in records.values()):
-        return None
-    decision = decide(records, plan)
-    folder.add_text("decision.md", worksheet.markdown(decision, run=folder.run))
-    folder.add_text("decision.json", worksheet.as_json(decision, run=folder.run))
+    decision = decision_of(folder, plan)
+    for name, text in pages(decision, run=folder.run).items():
+        folder.add_text(name, text)
     return decision
 
 

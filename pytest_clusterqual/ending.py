@@ -14,16 +14,17 @@ import pytest
 
 from pytest_clusterqual import deciding
 from pytest_clusterqual.asked import Asked
+from pytest_clusterqual.baseline import baseline_lines
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.model.decision import Decision
-from pytest_clusterqual.model.measurement import CRITERIA
-from pytest_clusterqual.model.record import Record, Verdict
-from pytest_clusterqual.report import junit, plots, terminal
+from pytest_clusterqual.model.record import Verdict, by_test, verdict_of
+from pytest_clusterqual.outcomes import exit_code, unanswered, unwell
+from pytest_clusterqual.report import plots, terminal
 from pytest_clusterqual.report.network_map import traffic_lines
-from pytest_clusterqual.reporting import PAGE, write_page
-from pytest_clusterqual.runs import RunFolder, Selected
+from pytest_clusterqual.reporting import PAGE, write_junit, write_page
+from pytest_clusterqual.runs import RunFolder
 
-_CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
+_LAST_FAILED = "cache/lastfailed"  # where pytest's cache keeps what `--lf` runs again
 
 
 class Ending:
@@ -36,15 +37,13 @@ class Ending:
         self._plots, self._note, self._page = 0, "", ""
         self._decision: Decision | None = None
         self._summarized = False
+        self._passed = False
 
     def finish(self, folder: RunFolder, exitstatus: int, problem: str) -> int:
-        """Write the reports; never exit 0 if a selected criterion reached no verdict, or a record could not be kept."""
-        self._folder, self._problem = folder, problem
+        """Write the reports; pytest's 0 stands only if the run is well, all its attempts together."""
+        self._folder, self._problem, self._passed = folder, problem, exitstatus == pytest.ExitCode.OK
         try:
-            junit.write_junit(folder.records(), folder.path / "junit.xml", suite="clusterqual", properties={
-                "clusterqual.run": folder.run, "clusterqual.project": self._asked.project.name,
-                "clusterqual.simulated": str(folder.simulated).lower(),
-            })  # fmt: skip
+            write_junit(folder)
         except (OSError, ClusterQualError) as error:
             self._problem = problem or f"no JUnit report: {error}"
         try:
@@ -53,11 +52,11 @@ class Ending:
             self._problem = self._problem or str(error)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
             drawn, self._note = plots.write_plots(
-                folder.records(), folder.measurements(), folder.path / "plots", budget=plots.BUDGET
+                folder.records(), folder.measurements(quick=True), folder.path / "plots", budget=plots.BUDGET
             )
             self._plots = len(drawn)
             self._write_page(folder, drawn)
-        return exitstatus or (1 if self._problem or without_verdict(folder.tests, folder.records()) else 0)
+        return exitstatus or (1 if self._problem else exit_code(folder.tests, folder.records()))
 
     def _write_page(self, folder: RunFolder, drawn: Sequence[plots.Plot]) -> None:
         path = self._asked.report or folder.path / PAGE
@@ -85,25 +84,29 @@ class Ending:
         if any(test.criterion == "fabric" for test in tests.values()):
             for line in traffic_lines(self._asked.network_map):
                 reporter.write_line(f"traffic  {line}")
+        if baseline := self._asked.project.baseline:
+            for line in baseline_lines(baseline, tests):
+                reporter.write_line(line)
         left_out = Counter(test.inapplicable for test in tests.values() if test.inapplicable)
         for reason, count in left_out.items():
             reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
-        for name in without_verdict(tests, records):
-            reporter.write_line(f"{name}: no verdict was reached, so this run does not exit 0", red=True)
+        # What failed just now pytest has told.
+        before = [f"{test} is {verdict}" for test, verdict in unwell(records).items()] if self._passed else []
+        for why in (*unanswered(tests, records), *before):
+            reporter.write_line(f"{why}, so this run does not exit 0", red=True)
         if self._note:
             reporter.write_line(self._note, yellow=True)
         if self._problem:
             reporter.write_line(self._problem, red=True)
 
-
-def without_verdict(tests: dict[str, Selected], records: list[Record]) -> list[str]:
-    """The criteria that were selected and of which no test was concluded; the decision may be told only."""
-    selected = {test.criterion for test in tests.values()}
-    concluded = {
-        record.criterion for record in records
-        if record.judgement.verdict in _CONCLUDED or record.criterion == "decision"
-    }  # fmt: skip
-    return [name for name in CRITERIA if name in selected - concluded]
+    def remember_blocked(self, config: pytest.Config) -> None:
+        """pytest forgets what was skipped; a BLOCKED test is one that `--lf` runs again, with its gate mended."""
+        cache = getattr(config, "cache", None)
+        if cache is None or self._folder is None or hasattr(config, "workerinput"):
+            return
+        tests = by_test(self._folder.records())
+        if blocked := [test for test, group in tests.items() if verdict_of(group) is Verdict.BLOCKED]:
+            cache.set(_LAST_FAILED, {**cache.get(_LAST_FAILED, {}), **dict.fromkeys(blocked, True)})
 
 
 class Sigterm:

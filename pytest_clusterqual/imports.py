@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pytest_clusterqual import criteria
+from pytest_clusterqual import __version__, criteria
 from pytest_clusterqual.errors import ClusterQualError, ReadError
 from pytest_clusterqual.judge.fabric.reported import judge_reported
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.project import FabricPlan, GroupKind, Project
 from pytest_clusterqual.model.record import SCHEMA, Record
+from pytest_clusterqual.model.variables import given_options
 from pytest_clusterqual.read.nccl_tests import read_nccl_tests
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.read.reported import ReportedRun
-from pytest_clusterqual.report.junit import write_junit
 from pytest_clusterqual.reported_runs import together
+from pytest_clusterqual.reporting import write_junit
 from pytest_clusterqual.runs import RunFolder, default_path
 
 
@@ -53,14 +55,14 @@ def import_nccl_tests(
     path = run_dir or default_path("clusterqual-runs", datetime.now(timezone.utc))
     environment = {
         "project": project.name if project else "", "argv": shlex.join(["clusterqual", *sys.argv[1:]]),
-        "python": sys.version.split()[0], "variables": runs[0].variables, "imported": [str(file) for file in files],
+        "package": __version__, "python": sys.version.split()[0], "imported": [str(file) for file in files],
+        "variables": {**runs[0].variables, **given_options(os.environ)},
         "nodes": nodes, "nproc_per_node": nproc_per_node,
     }  # fmt: skip
     folder = RunFolder.create(path, run=path.name, environment=environment, simulated=False)
     for name, measurement in measurements.items():
         _record(folder, f"import::{name}", measurement, project)
-    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": "false"}
-    write_junit(folder.records(), folder.path / "junit.xml", suite="clusterqual", properties=properties)
+    write_junit(folder)
     return folder
 
 

@@ -10,13 +10,18 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.record import SCHEMA
+
+T = TypeVar("T")
+_HEAD = 1 << 16  # bytes of a long line that are looked at to find the next one
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,45 @@ class Line:
         return checked(self.raw, self.where)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line lies that is not kept in memory: `size` bytes from `begin` on, without its end."""
+
+    path: Path
+    begin: int
+    size: int
+    where: str
+
+    def read(self) -> Line:
+        """The line; what it holds is not checked yet.
+
+        Raises:
+            RunFolderError: it cannot be read.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                return Line(_at(file, self.begin, self.size), self.where)
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def blocks(self) -> Iterator[bytes]:
+        """Its bytes with its end, piece by piece; OSError if they cannot be read."""
+        with open(self.path, "rb") as file:
+            file.seek(self.begin)
+            left = self.size
+            while block := file.read(min(left, _BLOCK)):
+                left -= len(block)
+                yield block
+        yield b"\n"
+
+
 def encode(value: Any) -> bytes:
     """`value` as one line, without its end."""
     return json.dumps(value, allow_nan=False).encode()
 
 
-def append(path: Path, line: bytes) -> None:
-    """Append one line by one write; on any failure (OSError) the file is as it was before."""
+def append(path: Path, line: bytes) -> int:
+    """Append one line by one write, and say where it begins; on any failure (OSError) the file is as it was before."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         _end_last_line(descriptor, path)
@@ -55,6 +92,7 @@ def append(path: Path, line: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, size)
             raise
+        return size
     finally:
         os.close(descriptor)
 
@@ -79,19 +117,6 @@ def set_aside(path: Path, torn: bytes) -> None:
         aside.write(torn + b"\n")
 
 
-def read(path: Path) -> tuple[list[Line], bytes]:
-    """All lines of a file, and the last one if a kill has cut it short; a file that is not there has none.
-
-    Raises:
-        RunFolderError: it cannot be read, or another line is not a JSON object of our schema.
-    """
-    torn: list[Line] = []
-    whole = list(each(path, torn.append))
-    for line in whole:
-        line.value  # noqa: B018  # checked
-    return whole, torn[0].raw if torn else b""
-
-
 def each(path: Path, torn: Callable[[Line], None]) -> Iterator[Line]:
     """The lines one after the other, so that a large file is never in memory as a whole, none of them checked yet;
     `torn` is told the last one if a kill has cut it short.
@@ -112,12 +137,54 @@ def each(path: Path, torn: Callable[[Line], None]) -> Iterator[Line]:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def replace(path: Path, content: bytes) -> None:
+def places(path: Path, claimed: Callable[[bytes], int], torn: Callable[[Line], None]) -> Iterator[tuple[bytes, Place]]:
+    """The heads of the lines, one after the other, each with the place of its line; as `each`, but of long lines only
+    the head is read where `claimed` finds in it how many bytes the whole line has (0 if it is not told).
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            begin, number = 0, 1
+            while head := _at(file, begin, _HEAD):
+                where = f"{path}:{number}"
+                size = _size(file, begin, head, claimed(head))
+                if size is None:
+                    last = Line(_at(file, begin, -1), where)
+                    if not _is_json(last.raw):
+                        return torn(last)
+                    size = len(last.raw)
+                yield head[:size], Place(path, begin, size, where)
+                begin, number = begin + size + 1, number + 1
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _at(file: BinaryIO, begin: int, size: int) -> bytes:
+    file.seek(begin)
+    return file.read(size)
+
+
+def _size(file: BinaryIO, begin: int, head: bytes, claimed: int) -> int | None:
+    """How long the line at `begin` is without its end; None if it has none. A claim counts where it leads to an end."""
+    if (end := head.find(b"\n")) >= 0:
+        return end
+    if claimed and _at(file, begin + claimed, 1) == b"\n":
+        return claimed
+    file.seek(begin)
+    line = file.readline()
+    return len(line) - 1 if line.endswith(b"\n") else None
+
+
+def replace(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write `content` so that a reader sees the old file or the new one, also after a power loss."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -180,3 +247,28 @@ def checked(line: bytes, where: str) -> dict[str, Any]:
             "read this run with the version of pytest-clusterqual that wrote it"
         )
     return value
+
+
+def strictly(kind: type[T], value: Any, where: str) -> T:
+    """`value` as `kind`.
+
+    Raises:
+        RunFolderError: a field is missing, unknown or of another type; the message begins with `where`.
+    """
+    try:
+        return from_json(kind, value, where=where)
+    except (ValueError, OverflowError) as error:  # a whole number of 400 digits is no float
+        text = str(error) if str(error).startswith(where) else f"{where}: {error}"
+        raise RunFolderError(f"{text}; restore the file") from None
+
+
+def quickly(kind: type[T], text: memoryview) -> T | None:
+    """JSON as `kind` ten times as fast as `strictly`, which is for pictures: unknown fields are passed over. None if it
+    cannot be read like that.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError):  # NaN is a word in our files, which only `strictly` understands
+        return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("pytest_clusterqual.fixtures",)
 
-# Those of `model.measurement`, which is not loaded here.
+# Those of `model.measurement`, which is not loaded here; each is also the name of a marker.
 _CRITERIA = ("nodes", "memory", "fabric", "scaling", "full_run", "decision")
 _FIXTURES = {
     "cluster", "decision", "measurement", "node", "qualify", "rank_map", "requirements", "topology", "workload",
@@ -46,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--qual-hosts", metavar="HOSTS", help="hosts to reach by ssh: gpu[001-016],gpu020 or a file with one a line"
     )
     group.addoption("--qual-resume", metavar="DIR", help="go on with the run in this folder; what was measured is kept")
+    group.addoption(
+        "--qual-again", action="store_true", help="with --qual-resume: measure the selected tests once more"
+    )
     group.addoption("--qual-replay", metavar="DIR", help="judge the run in this folder again; nothing is measured")
     group.addoption("--qual-baseline", metavar="DIR", help="nothing may be worse than in the run in this folder")
     group.addoption(
@@ -68,8 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"criterion(name, needs=()): a qualification test of one of {', '.join(_CRITERIA)}, parametrized from the "
-        "project file; it is BLOCKED unless the criteria in `needs` passed",
+        "project file; it is BLOCKED unless the criteria in `needs` passed, as far as they are selected",
     )
+    for name in _CRITERIA:
+        config.addinivalue_line("markers", f"{name}: what criterion({name!r}) marks, for -m {name}")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -129,7 +134,11 @@ def criterion_of(item: Any) -> tuple[str, tuple[str, ...]] | None:
     name = marker.args[0] if len(marker.args) == 1 else None
     if name not in _CRITERIA:
         raise pytest.UsageError(f"{item.nodeid}: criterion{marker.args!r}: want one of {', '.join(_CRITERIA)}")
-    return name, tuple(marker.kwargs.get("needs", ()))
+    needs = marker.kwargs.get("needs", ())
+    needs = (needs,) if isinstance(needs, str) else tuple(needs)
+    if unknown := [needed for needed in needs if needed not in _CRITERIA]:  # a gate that is misspelt is never closed
+        raise pytest.UsageError(f"{item.nodeid}: needs: got {unknown[0]!r}, want one of {', '.join(_CRITERIA)}")
+    return name, needs
 
 
 def qualifies(item: Any) -> bool:
@@ -174,6 +183,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # here would become a collection error of this one file.
         config.stash.setdefault(_problem, str(error))
         metafunc.parametrize("case" if wants_case else "node", [pytest.param(None, id="no-project")], indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-m memory` selects what is marked criterion("memory")."""
+    marker = item.get_closest_marker("criterion")
+    if marker is not None and marker.args and marker.args[0] in _CRITERIA:
+        item.add_marker(marker.args[0])
 
 
 @pytest.hookimpl(trylast=True)
@@ -240,7 +256,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     try:
         stash[_key].take_nodes(item)
     except ClusterQualError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     if item.get_closest_marker("criterion"):
         stash[_key].check_gate(item)
 
@@ -271,6 +287,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _key in config.stash:
         qualification = config.stash[_key]
         qualification.close()
+        qualification.remember_blocked()
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:  # pytest leaves its summary out after some exits, SIGTERM among them
             qualification.print_summary(reporter)

@@ -27,6 +27,7 @@ import platform
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,11 @@ from pytest_clusterqual.errors import ClusterQualError
 
 VERSION = 1  # of the lines
 FOLDER = "CLUSTERQUAL_PROBE"
+# Who tells a process its rank and the size of its world. Inside of an allocation MPI's launchers are started by srun.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)  # fmt: skip
 _NOTHING = contextlib.nullcontext()
 _Batch = TypeVar("_Batch")
 
@@ -44,7 +50,8 @@ class Probe:
     """One process of a training run; make it early, once.
 
     `folder` is one for all ranks and all restarts of a run, by default what CLUSTERQUAL_PROBE names; without
-    either the probe is off. `rank` is by default RANK of the environment, as torchrun sets it, else 0.
+    either the probe is off. `rank` is by default RANK of the environment, as torchrun sets it, else what mpirun or srun
+    tell, else 0.
 
     What the thread that made the probe does is the run; spans of other threads are its background. A forked
     child writes nothing. A disk that fills up or fails ends the writing, never the training.
@@ -58,8 +65,10 @@ class Probe:
         self._done = 0
         self._home = threading.get_ident()
         self._thread = _Thread()
+        self._saving: deque[int] = deque()  # steps whose saves have begun, and were not told to be complete
         if chosen := folder or os.environ.get(FOLDER):
-            self._begin(Path(chosen), _number("RANK", 0) if rank is None else rank)
+            told, world = _place()
+            self._begin(Path(chosen), told if rank is None else rank, world)
 
     @property
     def on(self) -> bool:
@@ -99,7 +108,12 @@ class Probe:
         """
         if kind not in ("save", "load"):
             raise ValueError(f'kind: got {kind!r}, want "save" or "load"')
-        return _NOTHING if self._file is None else _Span(self, kind, f',"step":{self._done}')
+        if self._file is None:
+            return _NOTHING
+        step, saves = self._done, kind == "save" and threading.get_ident() == self._home
+        if saves:
+            self._saving.append(step)
+        return _Span(self, kind, f',"step":{step}', save=step if saves else None)
 
     def compile(self) -> contextlib.AbstractContextManager[object]:
         """Compiling, tuning, and whatever else happens only until the job is warm."""
@@ -129,11 +143,12 @@ class Probe:
         self._mark("loss", self._done, f',"value":{_finite(value)}')
 
     def saved(self, step: int | None = None, *, size: int = 0) -> None:
-        """This rank's part of the checkpoint of `step` (default: the last one) is complete, `size` bytes of it.
+        """This rank's part of the checkpoint of `step` is complete, `size` bytes of it.
 
         To be called where a background save ends, from whatever thread; a save that blocks is complete when it ends.
+        `step` is by default that of the oldest save which is not yet complete; name it where a save may fail.
         """
-        self._mark("saved", self._done if step is None else int(step), f',"value":{int(size)}')
+        self._mark("saved", self._completed(step), f',"value":{int(size)}')
 
     def fault(self, name: str) -> None:
         """This process is about to be hurt on purpose; what its failure costs is counted from here."""
@@ -156,9 +171,17 @@ class Probe:
         self._let_go()
         atexit.unregister(self.close)
 
-    def _begin(self, folder: Path, rank: int) -> None:
+    def _completed(self, step: int | None) -> int:
+        """The step whose save is complete, which is under way no more."""
+        with contextlib.suppress(IndexError, ValueError):
+            if step is None:
+                return self._saving.popleft()
+            self._saving.remove(step)
+        return self._done if step is None else int(step)
+
+    def _begin(self, folder: Path, rank: int, world: int) -> None:
         start = {
-            "probe": VERSION, "rank": rank, "world": _number("WORLD_SIZE", 0), "host": platform.node(),
+            "probe": VERSION, "rank": rank, "world": world, "host": platform.node(),
             "clock": _clock(), "pid": os.getpid(), "restart": _number("TORCHELASTIC_RESTART_COUNT", 0),
         }  # fmt: skip
         try:
@@ -207,10 +230,12 @@ class _Thread(threading.local):
 class _Span:
     """Seconds between entering and leaving, less those of the spans inside: `own`."""
 
-    __slots__ = ("_inside", "_number", "_outer", "_probe", "_rest", "_start", "_what")
+    __slots__ = ("_inside", "_number", "_outer", "_probe", "_rest", "_save", "_start", "_what")
 
-    def __init__(self, probe: Probe, what: str, rest: str, number: int | None = None) -> None:
-        self._probe, self._what, self._rest, self._number = probe, what, rest, number
+    def __init__(
+        self, probe: Probe, what: str, rest: str, number: int | None = None, *, save: int | None = None
+    ) -> None:
+        self._probe, self._what, self._rest, self._number, self._save = probe, what, rest, number, save
 
     def __enter__(self) -> None:
         thread = self._probe._thread
@@ -231,6 +256,8 @@ class _Span:
             rest += ',"nested":true'
         if kind is not None:
             rest += _error(kind)
+            if self._save is not None:
+                probe._completed(self._save)  # nothing of it is under way
         elif self._number is not None:
             probe._done = self._number
         if threading.get_ident() != probe._home:
@@ -292,10 +319,16 @@ def _new_file(folder: Path, rank: int) -> tuple[int, int]:
             attempt += 1
 
 
+def _place() -> tuple[int, int]:
+    """Rank and size of the world, both from the same launcher; 0 where it does not tell."""
+    rank, world = next((names for names in _LAUNCHERS if os.environ.get(names[0])), _LAUNCHERS[0])
+    return _number(rank, 0), _number(world, 0)
+
+
 def _number(variable: str, fallback: int) -> int:
     text = os.environ.get(variable) or str(fallback)
     if not text.isdecimal():
-        raise ClusterQualError(f"{variable}: got {text!r}, want a whole number, as torchrun sets it")
+        raise ClusterQualError(f"{variable}: got {text!r}, want a whole number, as torchrun and other launchers set it")
     return int(text)
 
 
@@ -324,11 +357,12 @@ def _host_peak() -> int | None:
 
 
 def _device_peak() -> int | None:
-    """Of what torch reserved, if the script has imported it and used a device of the kind it was built for."""
+    """The most that torch reserved on any device, if the script has imported it and used one."""
     torch = sys.modules.get("torch")
     try:
         if torch is None or not torch.cuda.is_initialized():
             return None
-        return int(torch.cuda.max_memory_reserved())
+        # Not of the current one alone: a script may name its device in each call.
+        return max(int(torch.cuda.max_memory_reserved(device)) for device in range(torch.cuda.device_count()))
     except Exception:  # whatever is wrong with the device, the script's end is no place to tell
         return None

@@ -16,9 +16,10 @@ from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.project import DecisionPlan
-from pytest_clusterqual.model.record import Judgement, Verdict, worst
+from pytest_clusterqual.model.record import Judgement, Record, Verdict, accepted, verdict_of
 from pytest_clusterqual.model.requirement import own_requirement
 from pytest_clusterqual.report import terminal
+from pytest_clusterqual.report.asides import exception_of
 from pytest_clusterqual.run import Qualification, measurement_id
 
 
@@ -33,19 +34,19 @@ class Qualify:
         """Judge `measurement` against the project file; returns only if the verdict is PASS."""
         if isinstance(measurement, Decision):
             return self._expected(measurement)
-        judgements = criteria.judge(self._qualification.project, measurement)
-        self._qualification.record(
+        judgements = criteria.judge(self._qualification.project.of_test(self._item.nodeid), measurement)
+        records = self._qualification.record(
             self._item, judgements, measurement.conditions, measurement_id(self._item),
             started=measurement.started, seconds=measurement.seconds,
         )  # fmt: skip
-        self._conclude(judgements, terminal.failure_message(judgements, measurement.conditions))
+        self._conclude(records, terminal.failure_message(judgements, measurement.conditions))
         return judgements
 
     def _expected(self, decision: Decision) -> tuple[Judgement, ...]:
         plan = self._qualification.project.decision or DecisionPlan()
         judgement = judge_decision(decision, plan)
-        self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
-        self._conclude([judgement], f"{judgement.verdict}: {judgement.reason}")
+        records = self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
+        self._conclude(records, f"{judgement.verdict}: {judgement.reason}")
         return (judgement,)
 
     def samples(self, quantity: str, samples: Sequence[float], *, unit: str, require: str | None = None) -> Judgement:
@@ -62,22 +63,19 @@ class Qualify:
         judgement = judge_quantity(figure, requirement)
         session, nodes = self._qualification.session, self._qualification.nodes_of(self._item)
         conditions = session.conditions(nodes=nodes, telemetry=session.telemetry(nodes))
-        self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
-        self._conclude([judgement], terminal.failure_message([judgement], conditions))
+        records = self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
+        self._conclude(records, terminal.failure_message([judgement], conditions))
         return judgement
 
-    def _conclude(self, judgements: Sequence[Judgement], message: str) -> None:
-        verdict = worst([judgement.verdict for judgement in judgements])
+    def _conclude(self, records: Sequence[Record], message: str) -> None:
+        verdict = verdict_of(records)
         if verdict is Verdict.PASS:
             return
         if verdict is Verdict.MEASURED:
             pytest.skip(message)
-        if verdict in (Verdict.FAIL, Verdict.UNDECIDED):
-            if reason := self._qualification.exception_for(self._item):
-                pytest.xfail(f"{verdict}, excepted: {reason}")
-            if expired := self._qualification.expired_exception(self._item):
-                message += f"\n{expired}"
-        self._fail(message)
+        if accepted(records):
+            pytest.xfail(exception_of(records))
+        self._fail("\n".join(filter(None, (message, exception_of(records)))))
 
     @staticmethod
     def _fail(message: str) -> NoReturn:

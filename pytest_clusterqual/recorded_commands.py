@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual.options import add_option, tolerance, width
 
 if TYPE_CHECKING:
-    from pytest_clusterqual.judging import Change
     from pytest_clusterqual.model.decision import Decision
-    from pytest_clusterqual.model.record import Judgement, Record
-    from pytest_clusterqual.runs import RunFolder
+    from pytest_clusterqual.model.record import Record
+    from pytest_clusterqual.runs import RunFolder, Selected
 
 
 def add_to(commands: Any) -> None:
@@ -71,22 +70,22 @@ def add_to(commands: Any) -> None:
     verify = commands.add_parser("verify", help="check a sealed run: its parts, its signature, its verdicts")
     verify.add_argument("file", type=Path, help="what seal has made")
     verify.add_argument("--signers", type=Path, metavar="FILE", help="keys you trust, as ssh's allowed_signers")
+    verify.add_argument("--extract", type=Path, metavar="DIR", help="run folder to make of it, if all is as sealed")
     verify.set_defaults(function=_verify)
 
 
 def _report(arguments: argparse.Namespace) -> int:
     """As a run does at its end, without its limit on the time for plots."""
     from pytest_clusterqual.deciding import conclude, plan_of
-    from pytest_clusterqual.report import junit, plots
-    from pytest_clusterqual.reporting import PAGE, write_page
+    from pytest_clusterqual.report import plots
+    from pytest_clusterqual.reporting import PAGE, write_junit, write_page
     from pytest_clusterqual.runs import RunFolder
 
     folder = RunFolder.open(arguments.run)
     records = folder.records()
-    properties = {"clusterqual.run": folder.run, "clusterqual.simulated": str(folder.simulated).lower()}
-    junit.write_junit(records, folder.path / "junit.xml", suite="clusterqual", properties=properties)
+    write_junit(folder)
     budget = math.inf if arguments.all_plots else plots.BUDGET
-    drawn, missing = plots.write_plots(records, folder.measurements(), folder.path / "plots", budget=budget)
+    drawn, missing = plots.write_plots(records, folder.measurements(quick=True), folder.path / "plots", budget=budget)
     if missing:
         print(missing, file=sys.stderr)
     decision = conclude(folder, plan_of(folder))
@@ -118,7 +117,7 @@ def _decide(arguments: argparse.Namespace) -> int:
 def _judge(arguments: argparse.Namespace) -> int:
     """The run folder is only read."""
     from pytest_clusterqual.judge.decision.verdict import decide
-    from pytest_clusterqual.judging import changes, judge_again, own_project
+    from pytest_clusterqual.judging import as_sentence, asked, changes, decided, judge_again, own_project
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.runs import RunFolder
 
@@ -131,22 +130,12 @@ def _judge(arguments: argparse.Namespace) -> int:
         if arguments.config else own_project(folder)
     )  # fmt: skip
     records = judge_again(folder, project)
-    code = show(folder, records, decision=decide(dict(enumerate(records, 1)), project.decision))
+    decision = decide(dict(enumerate(records, 1)), project.decision)
+    tests = {test: selected for test, selected in folder.tests.items() if asked(project, selected.criterion)}
+    code = show(folder, [*records, *decided(folder, project, decision)], decision=decision, tests=tests)
     for change in changes(folder.records(), records):
-        print(_changed(change))
+        print(f"changed    {as_sentence(change)}")
     return code
-
-
-def _changed(change: Change) -> str:
-    name = " ".join(filter(None, (change.quantity, change.label, change.requirement)))
-    before, after = (_said(judgement) for judgement in (change.before, change.after))
-    return f"changed    {change.test}: {name}: {before} -> {after}"
-
-
-def _said(judgement: Judgement | None) -> str:
-    from pytest_clusterqual.report.text import value_of
-
-    return "not judged" if judgement is None else " ".join(filter(None, (value_of(judgement), str(judgement.verdict))))
 
 
 def _baseline(arguments: argparse.Namespace) -> int:
@@ -160,6 +149,7 @@ def _baseline(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.deciding import plan_of
     from pytest_clusterqual.judge.decision.verdict import decide
+    from pytest_clusterqual.outcomes import unanswered
     from pytest_clusterqual.report.markdown import markdown
     from pytest_clusterqual.report.metrics import metrics
     from pytest_clusterqual.runs import RunFolder
@@ -171,7 +161,10 @@ def _export(arguments: argparse.Namespace) -> int:
         return 0
     rests = any(record.criterion in ("memory", "scaling") for record in records)
     decision = decide(folder.numbered(), plan_of(folder)) if rests else None
-    print(markdown(records, run=folder.run, simulated=folder.simulated, decision=decision), end="")
+    print(markdown(
+        records, run=folder.run, simulated=folder.simulated, decision=decision,
+        unanswered=unanswered(folder.tests, records),
+    ), end="")  # fmt: skip
     return 0
 
 
@@ -194,41 +187,44 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _seal(arguments: argparse.Namespace) -> int:
+    """What `verify` will not find to follow is told now, while the run is at hand."""
+    from pytest_clusterqual.following import follow
+    from pytest_clusterqual.following import problems as not_followed
+    from pytest_clusterqual.report.text import visible
     from pytest_clusterqual.runs import RunFolder
     from pytest_clusterqual.sealing import default_name, seal
 
     folder = RunFolder.open(arguments.run)
     key = arguments.key.expanduser() if arguments.key else None
-    file = seal(folder, key=key, out=arguments.out or default_name(arguments.run))
-    print(f"sealed     {file}" + ("" if key else "; nobody has signed it: name an ssh key with --key"))
+    sealed = seal(folder, key=key, out=arguments.out or default_name(arguments.run))
+    print(f"sealed     {sealed.file}" + ("" if key else "; nobody has signed it: name an ssh key with --key"))
+    told = [("made", f"{', '.join(sealed.made)}: the run folder has none of its last records")] if sealed.made else []
+    told += [("left out", f"{link}: a link; copy what it points to into the run folder") for link in sealed.left_out]
+    for about, text in (*told, *not_followed(follow(folder))):
+        print(f"{about:<10} {visible(text)}", file=sys.stderr)
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    """1 if anything is not as it was sealed, or does not follow from what was measured."""
-    from pytest_clusterqual.sealing import verify
+    """1 if anything is not as it was sealed, or was not shown to follow from what was measured."""
+    from pytest_clusterqual.report.text import visible
+    from pytest_clusterqual.verifying import as_lines, verify
 
-    found = verify(arguments.file, signers=arguments.signers)
-    print(f"run        {found.run}, sealed {found.sealed} by pytest-clusterqual {found.package}")
-    print(f"signature  {found.signer}")
-    for problem in found.problems:
-        print(f"CHANGED    {problem}")
-    for change in found.different:
-        print(f"DIFFERENT  {_changed(change).removeprefix('changed    ')}")
-    if found.problems or found.different:
-        return 1
-    print(f"verified   {found.files} files as they were sealed; judged again, every verdict is the same:")
-    for test, verdict in found.verdicts.items():
-        print(f"  {verdict:<10} {test}")
-    return 0
+    found = verify(arguments.file, signers=arguments.signers, extract=arguments.extract)
+    for about, text in as_lines(found, extracted=arguments.extract):
+        print(f"{about:<10} {visible(text)}")
+    return 0 if found.holds else 1
 
 
 def show(
     folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
-    decision: Decision | None = None, page: Path | None = None,
+    decision: Decision | None = None, page: Path | None = None, tests: Mapping[str, Selected] | None = None,
 ) -> int:  # fmt: skip
-    """The verdicts as a table; 0 if the worst of them is PASS or `enough`."""
-    from pytest_clusterqual.model.record import Verdict, worst
+    """The verdicts as a table, and what keeps them from 0; of evidence without a project file MEASURED is `enough`.
+
+    `tests` are those that were asked for, by default all that the run was asked for.
+    """
+    from pytest_clusterqual.outcomes import exit_code, unanswered
     from pytest_clusterqual.report import terminal
 
     print(terminal.summary(
@@ -237,4 +233,7 @@ def show(
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    return 0 if worst([record.judgement.verdict for record in records]) in (Verdict.PASS, enough) else 1
+    tests, numbers_do = folder.tests if tests is None else tests, enough == "MEASURED"
+    for why in [] if numbers_do else unanswered(tests, records):
+        print(why)
+    return exit_code(tests, records, numbers_do=numbers_do)

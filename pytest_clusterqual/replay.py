@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_clusterqual import plugin
+from pytest_clusterqual.baseline import recorded_baseline
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.baseline import Baseline
+from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.runs import RunFolder
 
 # What the machine told of itself then is true of its measurements, whenever they are judged.
@@ -33,7 +35,7 @@ class Replay:
         named = plugin.option(config, "--qual-replay")
         if not named:
             return None
-        for other in ("--qual-resume", "--qual-hosts", "--qual-launcher"):
+        for other in ("--qual-resume", "--qual-again", "--qual-hosts", "--qual-launcher"):
             if config.getoption(other):
                 raise ClusterQualError(f"--qual-replay measures nothing: leave out {other}")
         if plugin.given(config) or plugin.distributes(config):
@@ -43,6 +45,11 @@ class Replay:
     @property
     def simulated(self) -> bool:
         return self._folder.simulated
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What the run was held against beside its project file."""
+        return recorded_baseline(self._folder)
 
     def size(self) -> tuple[int, int]:
         """Nodes, and ranks on each.
@@ -59,12 +66,22 @@ class Replay:
         """Put what was measured for these tests into the new run; test -> its measurement there."""
         told = {key: value for key, value in self._folder.environment.items() if key in _OF_THE_MACHINE}
         folder.update_environment({**told, "replay_of": self._folder.run})
-        found = {_name(test): (criterion, made) for test, criterion, made in self._folder.measurements().values()}
-        return {
-            test: folder.add_measurement(found[_name(test)][0], test, found[_name(test)][1])
-            for test in tests
-            if _name(test) in found
-        }
+        measured = self._folder.measurements()
+        found = {_name(test): name for name, test in measured.tests().items()}
+        kept = {}
+        for test in tests:
+            if name := found.get(_name(test)):
+                _, criterion, made = measured[name]
+                kept[test] = folder.add_measurement(criterion, test, made)
+        return kept
+
+    def kept(self, test: str) -> list[Record]:
+        """What was recorded of a test that measured nothing that could be judged again."""
+        return [each for each in self._folder.records() if _name(each.test) == _name(test) and not each.measurement]
+
+    def earlier(self, test: str) -> tuple[Verdict, ...]:
+        """The verdicts that the test had in attempts before the one that counts."""
+        return next((each.earlier for each in self._folder.records() if _name(each.test) == _name(test)), ())
 
     def why_not(self, test: str) -> str:
         """Why there is no measurement of a test."""

@@ -1,4 +1,4 @@
-"""The page of a run folder, at the end of a run and by `clusterqual report`."""
+"""The reports of a run folder, at the end of a run and by `clusterqual report`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.html import Told, html_report
 from pytest_clusterqual.report.plots import FAILURES, Plot
 
@@ -15,7 +16,19 @@ if TYPE_CHECKING:
     from pytest_clusterqual.model.decision import Decision
     from pytest_clusterqual.runs import RunFolder
 
+JUNIT = "junit.xml"
 PAGE = "report.html"  # in the run folder, where nobody names another place
+
+
+def write_junit(folder: RunFolder) -> None:
+    """Write ``junit.xml``, whose suite says which run of which project it is, and whether its nodes were real.
+
+    Raises:
+        RunFolderError: it could not be written.
+    """
+    told = {"run": folder.run, "project": folder.environment.get("project"), "simulated": str(folder.simulated).lower()}
+    properties = {f"{junit.PREFIX}{key}": str(value) for key, value in told.items() if value}
+    junit.write_junit(folder.records(), folder.path / JUNIT, suite="clusterqual", properties=properties)
 
 
 def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: str, decision: Decision | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
-from datetime import date
+from dataclasses import replace
 
 import pytest
 
@@ -15,15 +15,24 @@ from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError, RunFolderError
 from pytest_clusterqual.judge.decision.verdict import decide
-from pytest_clusterqual.judge.gates import gate
+from pytest_clusterqual.judge.gates import gate, not_run
+from pytest_clusterqual.judging import changes
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.leases import Lease, Leases
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
-from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict, worst
-from pytest_clusterqual.outcomes import failed, outcomes, usable, without_number
+from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict
+from pytest_clusterqual.outcomes import (
+    earlier,
+    failed,
+    layout_params,
+    outcomes,
+    usable,
+    with_exception,
+    without_number,
+)
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.network_map import network_map
 from pytest_clusterqual.runs import RunFolder, Selected
@@ -135,7 +144,7 @@ class Qualification:
             self.folder.select(self._tests)
             if any(test.criterion == "fabric" for test in self._tests.values()):
                 self.folder.add_text("network-map.txt", network_map(self.asked.network_map, width=_MAP_WIDTH) + "\n")
-            self._kept = usable(self.folder)
+            self._kept = {} if self.config.getoption("--qual-again") else usable(self.folder)
         except BaseException:
             launcher.close()
             raise
@@ -155,7 +164,7 @@ class Qualification:
     def session(self) -> Session:
         """The session; only tests that run may ask for it."""
         if self._replay is not None:
-            pytest.skip("a replay has no nodes and no ranks: what this test needs was not recorded")
+            pytest.skip("a replay has no nodes and no ranks: what was recorded of this test stands as it is")
         if self._session is None:
             raise ClusterQualError("no qualification session is open: it exists only while tests run")
         return self._session
@@ -185,16 +194,25 @@ class Qualification:
                 lease.release()
 
     def check_gate(self, item: pytest.Item) -> None:
-        """BLOCKED, with the culprit's name, if a criterion this test needs did not pass."""
+        """BLOCKED, with the culprit's name, if a criterion this test needs did not pass.
+
+        One that nobody asked for has not failed: the test runs, and its records say which gate was not run.
+        """
         declared = plugin.criterion_of(item)
-        if declared is None or not declared[1] or self.config.getoption("--qual-keep-going"):
+        if declared is None or not declared[1]:
             return
         case = _case_of(item)
         if case is not None and case.inapplicable:
             return
         assert self.folder is not None
         self.folder.refresh()
-        reason = gate(declared[1], outcomes(self.folder), case.params if case else {})
+        known, params = outcomes(self.folder), case.params if case else {}
+        asked = [(test.criterion, layout_params(test)) for test in self._tests.values()]
+        unasked = not_run(declared[1], [*asked, *((each.criterion, each.params) for each in known)], params)
+        item.stash[_gates_not_run] = unasked
+        if self.config.getoption("--qual-keep-going"):
+            return
+        reason = gate([name for name in declared[1] if name not in unasked], known, params)
         if reason:
             judgement = without_number(declared[0], Verdict.BLOCKED, reason)
             self.record(item, [judgement], started=time.time(), seconds=0.0)
@@ -208,10 +226,11 @@ class Qualification:
             return self.folder.measurements()[kept][2]
         if self._replay is not None:
             raise MeasurementError(self._replay.why_not(item.nodeid))
+        project = self.session.project = self.project.of_test(item.nodeid)  # it says when there are samples enough
         measurement = criteria.measure(self.session, case)
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
-        criteria.judge(self.project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
+        criteria.judge(project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         return measurement
 
     def decision(self) -> Decision:
@@ -240,11 +259,10 @@ class Qualification:
         *,
         started: float,
         seconds: float,
-    ) -> None:
+    ) -> list[Record]:
         """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
         assert self.folder is not None
-        declared = plugin.criterion_of(item)
-        exception = self.exception_for(item)
+        declared, before = plugin.criterion_of(item), self._earlier(item)
         # What is required comes first: it is what a reader of the test looks for.
         records = [
             Record(
@@ -257,38 +275,46 @@ class Qualification:
                 measurement=measurement,
                 started=started,
                 seconds=seconds,
-                exception=exception,
                 attempt=self.folder.attempt,
+                earlier=before,
+                gates_not_run=item.stash.get(_gates_not_run, ()),
             )
             for judgement in sorted(judgements, key=lambda judgement: judgement.verdict is Verdict.MEASURED)
         ]
-        known = {record.measurement for record in self.folder.records() if record.test == item.nodeid}
-        again = measurement is not None and measurement in known  # a resumed run judges it again, and keeps its record
-        for record in [] if again else records:
+        records = [with_exception(record, self.project) for record in records]
+        # A resumed run judges again what it kept, and keeps the record, too, where that says the same.
+        known = [each for each in self.folder.records() if (each.test, each.measurement) == (item.nodeid, measurement)]
+        again = measurement is not None and not changes(known, records)
+        self._keep([] if again else records)
+        item.user_properties.extend(junit.numbered(records))
+        item.stash[_recorded] = True
+        return records
+
+    def _keep(self, records: Sequence[Record]) -> None:
+        assert self.folder is not None
+        for record in records:
             try:
                 self.folder.add_record(record)
             except RunFolderError as error:
                 self._problem = str(error)  # told at the end; the folder keeps the record and tries again
-        item.user_properties.extend(junit.numbered(records))
-        item.stash[_recorded] = worst([judgement.verdict for judgement in judgements])
 
-    def exception_for(self, item: pytest.Item) -> str:
-        """The reason why this test may fail today, or nothing."""
-        today = date.today()
-        return next((known.reason for known in self.project.exceptions if known.covers(item.nodeid, today)), "")
-
-    def expired_exception(self, item: pytest.Item) -> str:
-        """A sentence if an exception for this test has run out."""
-        for known in self.project.exceptions:
-            if not known.covers(item.nodeid, date.today()) and known.covers(item.nodeid, known.until):
-                return f"the exception for this test ({known.reason}) expired on {known.until}"
-        return ""
+    def _earlier(self, item: pytest.Item) -> tuple[Verdict, ...]:
+        """The verdicts of earlier attempts; the decision makes none, it follows from what others made."""
+        assert self.folder is not None
+        if (plugin.criterion_of(item) or ("",))[0] == "decision":
+            return ()
+        return earlier(self.folder, item.nodeid) if self._replay is None else self._replay.earlier(item.nodeid)
 
     def note_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """A test that ended without a verdict of its own is an ERROR, with a record."""
         if self._progress is not None:
             self._progress.clear()
-        if self.folder is None or not report.failed or _recorded in item.stash:
+        if self.folder is None or _recorded in item.stash:
+            return
+        if report.skipped and self._replay is not None:
+            kept = self._replay.kept(item.nodeid)
+            self._keep([replace(each, run=self.folder.run, test=item.nodeid, attempt=1) for each in kept])
+        if not report.failed:
             return
         reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"
         error = item.stash.get(_error, None)
@@ -315,6 +341,10 @@ class Qualification:
         """The table of verdicts, and what is missing; once."""
         self._ending.print_summary(reporter)
 
+    def remember_blocked(self) -> None:
+        """Have `--lf` run again what was BLOCKED."""
+        self._ending.remember_blocked(self.config)
+
     def close(self) -> None:
         """End every process of the run. May be called again."""
         if self._session is not None:
@@ -329,7 +359,8 @@ class Qualification:
 
 
 _measurement_id = pytest.StashKey[str]()
-_recorded = pytest.StashKey[Verdict]()
+_recorded = pytest.StashKey[bool]()
+_gates_not_run = pytest.StashKey[tuple[str, ...]]()
 _error = pytest.StashKey[ClusterQualError]()
 
 

@@ -11,24 +11,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_clusterqual import lines
+from pytest_clusterqual import lines, samples
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.lines import Line
-from pytest_clusterqual.model.codec import from_json, to_json
-from pytest_clusterqual.model.measurement import CRITERIA, KINDS, MEASUREMENTS, Measurement
+from pytest_clusterqual.lines import Line, Place, strictly
+from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.record import SCHEMA, Record
+from pytest_clusterqual.samples import Measurements, Stored
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
 TESTS = "tests.json"
-_CONDITIONS, _NO_CONDITIONS = b'"conditions": ', b'"conditions": null'
-_KINDS = {kind: name for name, kind in MEASUREMENTS.items()}
+# Conditions that are long on a thousand nodes: of the records of one measurement the first one has them.
+_SAID_ONCE = ("rank_nodes", "telemetry")
 
 _ELSEWHERE = "give another folder with --qual-run-dir"
 _REMEDIES = {
@@ -65,8 +66,9 @@ class RunFolder:
         self._environment = environment
         self._part = part
         self._records: list[Record] = []
-        self._measurements: dict[str, tuple[str, str, Measurement]] = {}
-        self._unsaved: list[tuple[str, bytes]] = []
+        self._stored: dict[str, Stored] = {}
+        self._said: dict[str, Conditions] = {}  # in the last record of each measurement
+        self._unsaved: list[tuple[str, bytes, str]] = []  # file, line, and id of a measurement
         self._torn: list[str] = []
 
     @classmethod
@@ -98,18 +100,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str, *, part: str = "") -> RunFolder:
-        """Read a run folder, all of it, strictly; only a last line cut short by a kill is let pass.
+        """Read a run folder strictly; only a last line cut short by a kill is let pass.
 
-        With `part`, such as ``gw0``, what is added goes to files of that name.
+        Measurements are found and left where they are. With `part`, such as ``gw0``, what is added goes to files of
+        that name.
 
         Raises:
             RunFolderError: not a run folder, another schema, or a malformed line (``file:line``).
         """
         path = Path(path)
         folder = cls(path, _read_environment(path / ENVIRONMENT), part)
-        for line in folder._lines(MEASUREMENT_LINES):
-            _add_unique(folder._measurements, line.where, line.value)
-        folder._records = list(folder._read_records())
+        main = path / MEASUREMENT_LINES
+        folder._stored = samples.find(main, folder._parts(MEASUREMENT_LINES), folder._note_torn)
+        folder._records = list(_records(folder._record_lines(folder._note_torn)))
         return folder
 
     @property
@@ -155,7 +158,7 @@ class RunFolder:
         if not path.exists():
             return {}
         value = lines.checked(path.read_bytes(), str(path))
-        return _strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")  # type: ignore[no-any-return]
+        return strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")
 
     def select(self, tests: Mapping[str, Selected]) -> None:
         """Note which tests this run is asked for, beside those of earlier attempts.
@@ -173,6 +176,10 @@ class RunFolder:
         """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
         return list(self.numbered().values())
 
+    def history(self) -> list[Record]:
+        """As `records`, with those of earlier attempts."""
+        return list(self._records)
+
     def numbered(self) -> dict[int, Record]:
         """As `records`, each under its line in ``records.jsonl``, counted from 1."""
         last: dict[str, int] = {}
@@ -183,13 +190,12 @@ class RunFolder:
     def refresh(self) -> None:
         """Read what the other parts have recorded meanwhile; nothing to do for who writes the folder alone."""
         if self._part:
-            unsaved = [line for name, line in self._unsaved if name == self._file(RECORD_LINES)]
-            waiting = [_strictly(Record, lines.checked(line, "unsaved"), "unsaved") for line in unsaved]
-            self._records = [*self._read_records(), *waiting]
+            waiting = [Line(line, "unsaved") for name, line, _ in self._unsaved if name == self._file(RECORD_LINES)]
+            self._records = list(_records([*self._record_lines(self._note_torn), *waiting]))
 
-    def measurements(self) -> dict[str, tuple[str, str, Measurement]]:
-        """Measurement id -> (test, criterion, measurement), in the order they were added."""
-        return dict(self._measurements)
+    def measurements(self, *, quick: bool = False) -> Measurements:
+        """Id -> test, criterion and measurement, each read from disk when it is asked for; `quick` as there."""
+        return Measurements(self._stored, quick=quick)
 
     def add_measurement(self, criterion: str, test: str, measurement: Measurement) -> str:
         """Keep a measurement, on disk before this returns. The id is like ``m0001``, of a part ``gw0-m0001``.
@@ -198,18 +204,11 @@ class RunFolder:
             RunFolderError: it could not be written; it is still in `measurements`.
         """
         prefix = f"{self._part}-m" if self._part else "m"
-        used = [int(i.removeprefix(prefix)) for i in self._measurements if i.startswith(prefix)]
-        identity = f"{prefix}{max(used, default=0) + 1:04d}"
-        line = {
-            "schema": SCHEMA,
-            "id": identity,
-            "test": test,
-            "criterion": criterion,
-            "kind": _KINDS[type(measurement)],
-            "measurement": to_json(measurement),
-        }
-        self._measurements[identity] = (test, criterion, measurement)
-        self._append(MEASUREMENT_LINES, line)
+        used = [int(i.removeprefix(prefix)) for i in self._stored if i.startswith(prefix)]
+        identity, kind = f"{prefix}{max(used, default=0) + 1:04d}", samples.kind_of(measurement)
+        stored = Stored(identity=identity, test=test, criterion=criterion, kind=kind, held=measurement)
+        self._stored[identity] = stored
+        self._append(MEASUREMENT_LINES, samples.line_of(stored, measurement), identity)
         return identity
 
     def add_record(self, record: Record) -> None:
@@ -218,8 +217,9 @@ class RunFolder:
         Raises:
             RunFolderError: it could not be written; it is still in `records`.
         """
+        told = self._told(record)
         self._records.append(record)
-        self._append(RECORD_LINES, to_json(record))
+        self._append(RECORD_LINES, lines.encode(told))
 
     def update_environment(self, more: Mapping[str, Any]) -> None:
         """Add what became known later (hosts, versions); schema, run and simulated stay.
@@ -255,10 +255,15 @@ class RunFolder:
             main, parts = self.path / name, self._parts(name)
             if not parts:
                 continue
-            whole = b"".join(line.raw + b"\n" for line in self._lines(name))
+            torn: list[Line] = []
+            if name == MEASUREMENT_LINES:
+                found = [stored.place for stored in samples.find(main, parts, torn.append).values() if stored.place]
+                whole: Iterable[bytes] = (block for place in found for block in place.blocks())
+            else:
+                whole = [line.raw + b"\n" for line in self._record_lines(torn.append)]
             try:
-                for torn in filter(None, (lines.read(path)[1] for path in (main, *parts))):
-                    lines.set_aside(main, torn)
+                for line in torn:
+                    lines.set_aside(main, line.raw)
                 lines.replace(main, whole)
                 for part in parts:
                     part.unlink()
@@ -271,48 +276,65 @@ class RunFolder:
     def _parts(self, name: str) -> list[Path]:
         return sorted(self.path.glob(name.replace(".", "-gw*.")))
 
-    def _append(self, name: str, value: Any) -> None:
-        self._unsaved.append((self._file(name), lines.encode(value)))
+    def _append(self, name: str, line: bytes, identity: str = "") -> None:
+        self._unsaved.append((self._file(name), line, identity))
         while self._unsaved:
-            name, line = self._unsaved[0]
+            name, line, identity = self._unsaved[0]
+            path = self.path / name
             try:
-                lines.append(self.path / name, line)
+                begin = lines.append(path, line)
             except OSError as error:
-                _cannot_write(self.path / name, error)
+                _cannot_write(path, error)
             del self._unsaved[0]
+            if identity:
+                place = Place(path, begin, len(line), f"{path}: {identity}")
+                self._stored[identity] = replace(self._stored[identity], place=place, held=None)
 
-    def _lines(self, name: str) -> Iterable[Line]:
+    def _told(self, record: Record) -> dict[str, Any]:
+        """A record as its line has it: without what this process has said already in one of the same measurement."""
+        name, at = record.measurement or "", record.conditions
+        if not name or at is None or self._said.get(name) != at:
+            self._said |= {name: at} if at is not None else {}
+            return dict(to_json(record))
+        told = dict(to_json(replace(record, conditions=replace(at, rank_nodes=(), telemetry=()))))
+        told["conditions"] = {name: value for name, value in told["conditions"].items() if name not in _SAID_ONCE}
+        return told
+
+    def _record_lines(self, torn: Callable[[Line], None]) -> Iterable[Line]:
         """The lines of the main file; where there are parts, theirs among them in the order of time."""
-        if not self._parts(name):
-            return self._read(self.path / name)
-        whole = list(self._read(self.path / name))
+        main, parts = self.path / RECORD_LINES, self._parts(RECORD_LINES)
+        if not parts:
+            return lines.each(main, torn)
+        whole = list(lines.each(main, torn))
         known = {line.raw for line in whole}  # a merge that was cut short leaves lines in both places
-        apart = [line for part in self._parts(name) for line in self._read(part) if line.raw not in known]
+        apart = [line for part in parts for line in lines.each(part, torn) if line.raw not in known]
         return sorted([*whole, *apart], key=_when) if apart else whole
 
-    def _read(self, path: Path) -> Iterator[Line]:
-        torn: list[Line] = []
-        yield from lines.each(path, torn.append)
-        self._torn += [line.where for line in torn if line.where not in self._torn]
+    def _note_torn(self, line: Line) -> None:
+        if line.where not in self._torn:
+            self._torn.append(line.where)
 
-    def _read_records(self) -> Iterator[Record]:
-        """Records of one measurement share its conditions: those of a thousand nodes are larger than all else."""
-        text, shared = b"", None
-        for line in self._lines(RECORD_LINES):
-            before, found, after = line.raw.partition(text) if shared else (b"", b"", b"")
-            if found:
-                value = lines.checked(before + _NO_CONDITIONS + after, line.where)
-                yield replace(_strictly(Record, value, line.where), conditions=shared)
-            else:
-                record = _strictly(Record, line.value, line.where)
-                text, shared = _CONDITIONS + lines.encode(line.value["conditions"]), record.conditions
-                yield record
+
+def _records(told: Iterable[Line]) -> Iterator[Record]:
+    """What a record does not say of its conditions is as in the one before it of the same measurement.
+
+    All records of a measurement share its conditions: those of a thousand nodes are larger than all else.
+    """
+    last: dict[str, Conditions] = {}
+    for line in told:
+        record = strictly(Record, line.value, line.where)
+        if record.measurement and record.conditions is not None:
+            before = last.get(record.measurement, record.conditions)
+            left_out = {name: getattr(before, name) for name in _SAID_ONCE if name not in line.value["conditions"]}
+            here = replace(record.conditions, **left_out)
+            last[record.measurement] = before if here == before else here
+            record = replace(record, conditions=last[record.measurement])
+        yield record
 
 
 def _when(line: Line) -> tuple[float, float]:
-    """Attempt and time of a line; what is no number is refused later, by name."""
-    made = line.value.get("measurement")
-    attempt, started = line.value.get("attempt"), (made if isinstance(made, dict) else line.value).get("started")
+    """Attempt and time of a record; what is no number is refused later, by name."""
+    attempt, started = line.value.get("attempt"), line.value.get("started")
     return attempt if isinstance(attempt, int) else 0, started if isinstance(started, (int, float)) else 0
 
 
@@ -365,32 +387,3 @@ def _read_environment(path: Path) -> dict[str, Any]:
         if not isinstance(value.get(key), kind):
             raise RunFolderError(f"{path}: {key}: got {value.get(key)!r}, want {kind.__name__}; restore the file")
     return value
-
-
-def _add_unique(into: dict[str, tuple[str, str, Measurement]], where: str, value: dict[str, Any]) -> None:
-    names = [value.get(key) for key in ("id", "test", "criterion")]
-    wanted = {"schema", "id", "test", "criterion", "kind", "measurement"}
-    if set(value) not in (wanted, wanted - {"kind"}) or not all(isinstance(name, str) for name in names):
-        raise RunFolderError(
-            f"{where}: got the fields {', '.join(value)}, "
-            "want schema, id, test, criterion, kind, measurement; restore the file"
-        )
-    identity, test, criterion = map(str, names)
-    if not re.fullmatch(r"(?:gw\d+-)?m\d{4,9}", identity) or identity in into:
-        raise RunFolderError(f"{where}: id: got {identity!r}, want an id such as 'm0001' that no other line has")
-    if criterion not in CRITERIA:
-        raise RunFolderError(f"{where}: criterion: got {criterion!r}, want {', '.join(CRITERIA)}")
-    kind = value.get("kind", criterion)  # the first version had one kind a criterion
-    kinds = KINDS.get(criterion, (criterion,))
-    if kind not in kinds:
-        raise RunFolderError(f"{where}: kind: got {kind!r}, want {', '.join(kinds)}")
-    measurement = _strictly(MEASUREMENTS[kind], value["measurement"], f"{where}: measurement")
-    into[identity] = (test, criterion, measurement)
-
-
-def _strictly(kind: type, value: Any, where: str) -> Any:
-    try:
-        return from_json(kind, value, where=where)
-    except (ValueError, OverflowError) as error:  # a whole number of 400 digits is no float
-        text = str(error) if str(error).startswith(where) else f"{where}: {error}"
-        raise RunFolderError(f"{text}; restore the file") from None

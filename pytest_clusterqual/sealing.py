@@ -10,227 +10,182 @@ import hashlib
 import json
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from pytest_clusterqual import __version__
+from pytest_clusterqual.deciding import decision_of, pages, plan_of
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.judging import Change, changes, judge_again, own_project
+from pytest_clusterqual.following import PROJECT
 from pytest_clusterqual.launch.process import ask
-from pytest_clusterqual.model.record import SCHEMA, worst
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.record import SCHEMA, Verdict, worst
+from pytest_clusterqual.report import plots
+from pytest_clusterqual.reporting import PAGE, write_page
+from pytest_clusterqual.runs import RECORD_LINES, RunFolder
 
-MANIFEST, SIGNATURE, PROJECT = "MANIFEST.json", "MANIFEST.json.sig", "clusterqual.yaml"
+MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.json.sig"
+PURPOSE = "clusterqual"  # ssh's namespace: a signature for anything else is none of a run
 SUFFIX = ".clusterqual.zip"
-_PURPOSE = "clusterqual"  # ssh's namespace: a signature for anything else is none of a run
-_PASSPHRASE_SECONDS, _CHECK_SECONDS = 300.0, 30.0
+BLOCK = 1 << 20
+_PASSPHRASE_SECONDS = 300.0
 _LEFT_OUT = ("leases",)  # who had which nodes meanwhile
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verified:
-    """What a sealed file turned out to be. It is what was sealed if there are no `problems`.
+class Part:
+    """SHA-256 sum of a part, in hexadecimal digits, and its size in bytes."""
 
-    `signer` says whose signature it is and whether anybody vouches for it; `verdicts` are those of the tests.
-    `different` are figures that this release judges otherwise than the record has them.
-    """
+    sha256: str
+    size: int
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What was sealed, when, by which release; `verdicts` are those of the tests, `files` the parts by their names."""
+
+    schema: int
     run: str
+    simulated: bool
     sealed: str
     package: str
-    signer: str
     verdicts: dict[str, str]
-    files: int
-    problems: tuple[str, ...]
-    different: tuple[Change, ...] = ()
+    files: dict[str, Part]
 
 
-def seal(folder: RunFolder, *, key: Path | None, out: Path) -> Path:
-    """Pack and sign; without a `key` the sums are there and nobody's signature.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """A seal that was made: `made` are reports that the run folder lacked, `left_out` the links that it holds."""
+
+    file: Path
+    made: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def seal(folder: RunFolder, *, key: Path | None, out: Path) -> Sealed:
+    """Pack and sign; without a `key` the sums are there and nobody's signature. The run folder is only read.
 
     Raises:
-        ClusterQualError: the file exists or cannot be written, or ssh-keygen does not sign.
+        ClusterQualError: the file exists or cannot be written, the page cannot be made, or ssh-keygen does not sign.
     """
     if out.exists():
         raise ClusterQualError(f"{out}: is there already; give another name with --out, or move it away")
     unfinished = out.with_name(f".{out.name}.unfinished")
+    parts, left_out = _parts(folder.path)
     try:
         with tempfile.TemporaryDirectory(prefix="clusterqual-") as place:
-            manifest = Path(place) / MANIFEST
-            with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as packed:
-                parts = {name: _pack(packed, name, path) for name, path in _parts(folder.path)}
-                if isinstance(text := folder.environment.get("project_file"), str) and PROJECT not in parts:
-                    (Path(place) / PROJECT).write_text(text, encoding="utf-8")
-                    parts[PROJECT] = _pack(packed, PROJECT, Path(place) / PROJECT)
-                manifest.write_text(json.dumps(_manifest(folder, parts), indent=1) + "\n", encoding="utf-8")
-                packed.write(manifest, MANIFEST)
-                if key is not None:
-                    packed.write(_signed(manifest, key), SIGNATURE)
+            (more := Path(place) / "more").mkdir()
+            made = _reports(folder, more) if _lacks_page(parts) else ()
+            if isinstance(text := folder.environment.get("project_file"), str):
+                (more / PROJECT).write_bytes(text.encode())
+            parts |= {path.relative_to(more).as_posix(): path for path in more.rglob("*") if path.is_file()}
+            _write(unfinished, folder, parts, key, Path(place))
         unfinished.rename(out)
     except OSError as error:
         raise ClusterQualError(f"{out}: cannot be written: {error.strerror}; give another place with --out") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return out
+    return Sealed(file=out, made=made, left_out=left_out)
 
 
-def verify(file: Path, *, signers: Path | None = None) -> Verified:
-    """Check every part against its sum, the sums against the signature, and the verdicts against the measurements.
-
-    `signers` lists keys that are trusted, in the form of ssh's ``allowed_signers``.
-
-    Raises:
-        ClusterQualError: it is no sealed run, or what it holds cannot be read as a run any more.
-    """
-    try:
-        with zipfile.ZipFile(file) as packed, tempfile.TemporaryDirectory(prefix="clusterqual-") as place:
-            manifest = _read_manifest(packed, file)
-            signer, problems = _check_signature(packed, signers)
-            problems += _unpacked(packed, manifest["files"], Path(place))
-            different: tuple[Change, ...] = ()
-            if not problems:
-                folder = RunFolder.open(place)
-                different = tuple(changes(folder.records(), judge_again(folder, own_project(folder))))
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ClusterQualError(f"{file}: is no sealed run, or a damaged one: {error}") from None
-    except OSError as error:
-        raise ClusterQualError(f"{file}: cannot be read: {error.strerror}") from None
-    return Verified(
-        run=manifest["run"], sealed=manifest["sealed"], package=manifest["package"], signer=signer,
-        verdicts=manifest["verdicts"], files=len(manifest["files"]), problems=tuple(problems), different=different,
-    )  # fmt: skip
+def default_name(folder: Path) -> Path:
+    """Where the seal of a run goes if nobody says: beside where one is, under the run's name."""
+    return Path(folder.resolve().name + SUFFIX)
 
 
-def _parts(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a run by their names in the seal; links and what is hidden are no part of it."""
+def nameable(name: str) -> bool:
+    """True of what a part may be called: a plain path inside the run folder that is the same one everywhere."""
+    path = PurePosixPath(name)
+    return (
+        name.isprintable()
+        and path.as_posix() == name
+        and not path.is_absolute()
+        and "\\" not in name
+        and not any(part.startswith(".") for part in path.parts)
+        and name not in (MANIFEST, SIGNATURE)
+    )
+
+
+def _parts(folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """The files of a run by their names in the seal, and the links, which are no part of it; nor is what is hidden."""
+    parts, links = {}, []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if path.is_file() and not path.is_symlink() and not hidden and name.parts[0] not in _LEFT_OUT:
+        if any(part.startswith(".") for part in name.parts) or name.parts[0] in _LEFT_OUT:
+            continue
+        if path.is_symlink():
+            links.append(name.as_posix())
+        elif path.is_file():
             if name.as_posix() in (MANIFEST, SIGNATURE):
                 raise RunFolderError(f"{path}: a run folder holds no such file; is this an unpacked seal?")
-            yield name.as_posix(), path
+            if not nameable(name.as_posix()):
+                raise RunFolderError(f"{str(path)!r}: a seal holds no such name; rename it, or move it away")
+            parts[name.as_posix()] = path
+    return parts, tuple(links)
 
 
-def _pack(packed: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:
+def _lacks_page(parts: Mapping[str, Path]) -> bool:
+    """True if the page is elsewhere, or of before the last record, as after Ctrl-C."""
+    page, records = parts.get(PAGE), parts.get(RECORD_LINES)
+    return page is None or (records is not None and page.stat().st_mtime < records.stat().st_mtime)
+
+
+def _reports(folder: RunFolder, place: Path) -> tuple[str, ...]:
+    """What a run ends with for people, made in `place`."""
+    decision = decision_of(folder, plan_of(folder))
+    drawn, note = plots.write_plots(
+        folder.records(), folder.measurements(quick=True), place / "plots", budget=plots.BUDGET
+    )
+    write_page(folder, place / PAGE, plots=drawn, note=note, decision=decision)
+    told = pages(decision, run=folder.run)
+    for name, text in told.items():
+        (place / name).write_text(text, encoding="utf-8")
+    return (PAGE, *told, *(f"plots/{plot.name}.svg" for plot in drawn))
+
+
+def _write(file: Path, folder: RunFolder, parts: Mapping[str, Path], key: Path | None, place: Path) -> None:
+    manifest = place / MANIFEST
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        sums = {name: _pack(packed, name, path) for name, path in sorted(parts.items())}
+        manifest.write_text(json.dumps(to_json(_manifest(folder, sums)), indent=1) + "\n", encoding="utf-8")
+        packed.write(manifest, MANIFEST)
+        if key is not None:
+            packed.write(_signed(manifest, key), SIGNATURE)
+
+
+def _pack(packed: zipfile.ZipFile, name: str, path: Path) -> Part:
     state, size = hashlib.sha256(), 0
     with path.open("rb") as source, packed.open(name, "w", force_zip64=True) as target:
-        while block := source.read(_BLOCK):
+        while block := source.read(BLOCK):
             state.update(block)
             size += len(block)
             target.write(block)
-    return {"sha256": state.hexdigest(), "size": size}
+    return Part(sha256=state.hexdigest(), size=size)
 
 
-def _manifest(folder: RunFolder, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    by_test: dict[str, list[Any]] = {}
+def _manifest(folder: RunFolder, files: dict[str, Part]) -> Manifest:
+    return Manifest(
+        schema=SCHEMA, run=folder.run, simulated=folder.simulated,
+        sealed=datetime.now(timezone.utc).isoformat(timespec="seconds"), package=__version__,
+        verdicts=verdicts(folder), files=files,
+    )  # fmt: skip
+
+
+def verdicts(folder: RunFolder) -> dict[str, str]:
+    """Test -> verdict, as the records say."""
+    by_test: dict[str, list[Verdict]] = {}
     for record in folder.records():
         by_test.setdefault(record.test, []).append(record.judgement.verdict)
-    return {
-        "schema": SCHEMA, "run": folder.run, "simulated": folder.simulated,
-        "sealed": datetime.now(timezone.utc).isoformat(timespec="seconds"), "package": __version__,
-        "verdicts": {test: str(worst(verdicts)) for test, verdicts in by_test.items()}, "files": parts,
-    }  # fmt: skip
+    return {test: str(worst(found)) for test, found in by_test.items()}
 
 
 def _signed(manifest: Path, key: Path) -> Path:
-    argv = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", _PURPOSE, str(manifest)]
+    argv = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", PURPOSE, str(manifest)]
     said = ask(argv, timeout=_PASSPHRASE_SECONDS)
     signature = manifest.with_name(SIGNATURE)
     if said.code != 0 or not signature.is_file():
         why = (said.err.strip().splitlines() or ["no reason given"])[-1]
         raise ClusterQualError(f"{key}: ssh-keygen does not sign with it: {why}; give another private key with --key")
     return signature
-
-
-def _read_manifest(packed: zipfile.ZipFile, file: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(packed.read(MANIFEST))
-        files = manifest["files"]
-        told = all(isinstance(manifest[key], str) for key in ("run", "sealed", "package"))
-        if (
-            told
-            and isinstance(manifest["verdicts"], dict)
-            and all({"sha256", "size"} <= set(f) for f in files.values())
-        ):
-            return dict(manifest)
-    except (KeyError, ValueError, AttributeError, TypeError):
-        pass
-    raise ClusterQualError(f"{file}: is no sealed run: it has no {MANIFEST}, or another one")
-
-
-def _check_signature(packed: zipfile.ZipFile, signers: Path | None) -> tuple[str, list[str]]:
-    """Whose signature it is, and what is wrong with it."""
-    if SIGNATURE not in packed.namelist():
-        wanted = [f"it has no signature, and {signers} wants one"] if signers else []
-        return "nobody has signed it: its sums tell of accidents, not of intent", wanted
-    with tempfile.TemporaryDirectory(prefix="clusterqual-") as place:
-        signature = Path(place) / SIGNATURE
-        signature.write_bytes(packed.read(SIGNATURE))
-        text = packed.read(MANIFEST).decode(errors="replace")
-        common = ["-n", _PURPOSE, "-s", str(signature)]
-        said = ask(["ssh-keygen", "-Y", "check-novalidate", *common], timeout=_CHECK_SECONDS, told=text)
-        key = (said.out.strip().splitlines() or [""])[-1]
-        if said.code != 0:
-            return "its signature is none of this record", [f"{MANIFEST}: was changed after it was signed"]
-        if signers is None:
-            return f"{key}; nobody vouches for that key here: name trusted ones with --signers", []
-        who = ask(
-            ["ssh-keygen", "-Y", "find-principals", "-f", str(signers), "-s", str(signature)], timeout=_CHECK_SECONDS
-        )
-        name = (who.out.strip().splitlines() or [""])[0]
-        argv = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", name, *common]
-        if who.code != 0 or ask(argv, timeout=_CHECK_SECONDS, told=text).code != 0:
-            return key, [f"it is signed with a key that {signers} does not trust"]
-        return f"{key}, trusted as {name}", []
-
-
-def _unpacked(packed: zipfile.ZipFile, files: dict[str, dict[str, Any]], place: Path) -> list[str]:
-    """Put every part into `place`; what differs from its sum, is missing, or was never sealed, is named."""
-    names = packed.namelist()
-    problems = [f"{name}: is in the file twice" for name in sorted({n for n in names if names.count(n) > 1})]
-    problems += [f"{name}: was not sealed, somebody has added it" for name in names if not _known(name, files)]
-    for name, sealed in files.items():
-        if name not in names:
-            problems.append(f"{name}: was sealed and is missing")
-        elif not _inside(name):
-            problems.append(f"{name}: is no name of a run's file")
-        elif (found := _unpack(packed, name, place / name, int(sealed["size"]))) != sealed["sha256"]:
-            problems.append(f"{name}: was changed: SHA-256 {found or 'cannot be read'}, sealed was {sealed['sha256']}")
-    return problems
-
-
-def _known(name: str, files: dict[str, dict[str, Any]]) -> bool:
-    return name in files or name in (MANIFEST, SIGNATURE)
-
-
-def _inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and "\\" not in name
-
-
-def _unpack(packed: zipfile.ZipFile, name: str, target: Path, size: int) -> str:
-    """The sum of a part, empty if it cannot be read; no more than its sealed size is ever written."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    state = hashlib.sha256()
-    try:
-        with packed.open(name) as source, target.open("wb") as file:
-            while block := source.read(_BLOCK):
-                state.update(block)
-                size -= len(block)
-                if size < 0:
-                    return "of more than was sealed"
-                file.write(block)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError):
-        return ""
-    return state.hexdigest()
-
-
-def default_name(folder: Path) -> Path:
-    """Where the seal of a run goes if nobody says: beside where one is, under the run's name."""
-    return Path(folder.resolve().name + SUFFIX)

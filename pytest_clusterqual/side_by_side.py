@@ -104,6 +104,7 @@ class Controller:
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         self._launcher.close()
+        self._ending.remember_blocked(config)
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:  # pytest leaves its summary out after some exits, SIGTERM among them
             self._ending.print_summary(reporter)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.model.baseline import Baseline, BaselineTest
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES, Op, Requirement, small_is_good
 
 _SIZES = 0.005  # labels tell a message size with three digits
 _SAME = 1e-6  # of a bound: what is lost by writing it down
 _GOOD = (Verdict.PASS, Verdict.MEASURED)
+_NOTHING = "{} is no baseline: it has no figure that could be required"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +33,27 @@ class Selector:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
 
+def baseline_of(records: Sequence[Record], *, tolerance: float, run: str) -> Baseline:
+    """What `run` demands of a later one: no figure of a test worse than it was, by more than `tolerance` (a share).
+
+    Raises:
+        MeasurementError: see `baseline_requirements`.
+    """
+    _check(records, run)
+    by_test: dict[str, list[Record]] = {}
+    for record in records:
+        if record.conditions is not None and record.measurement is not None:
+            by_test.setdefault(record.test, []).append(record)
+    tests = [
+        BaselineTest(test=test, conditions=_lasting(those[0].conditions), require=required)
+        for test, those in by_test.items()
+        if (required := tuple(_demands(those, tolerance, run)))
+    ]
+    if not tests:
+        raise MeasurementError(_NOTHING.format(run))
+    return Baseline(run=run, tolerance=tolerance, tests=tuple(tests))
+
+
 def baseline_requirements(records: Sequence[Record], *, tolerance: float, run: str) -> list[Requirement]:
     """One requirement a figure that could be required, `tolerance` (a share) worse than its value in `run`.
 
@@ -39,13 +63,29 @@ def baseline_requirements(records: Sequence[Record], *, tolerance: float, run: s
     Raises:
         MeasurementError: the run has a test that did not pass, or no figure at all: it is no baseline.
     """
-    if bad := [
-        record for record in records if record.judgement.verdict not in _GOOD and record.criterion != "decision"
-    ]:
+    _check(records, run)
+    if not (required := _demands(records, tolerance, run)):
+        raise MeasurementError(_NOTHING.format(run))
+    return required
+
+
+def _lasting(conditions: Conditions | None) -> Conditions:
+    """What must be the same, and the versions; not what a thousand nodes said of themselves."""
+    assert conditions is not None
+    return replace(conditions, hosts=(), rank_nodes=(), load=None, telemetry=())
+
+
+def _check(records: Sequence[Record], run: str) -> None:
+    bad = [record for record in records if record.judgement.verdict not in _GOOD and record.criterion != "decision"]
+    if bad:
         first = bad[0]
         raise MeasurementError(
             f"{run} is no baseline: {first.test} ended {first.judgement.verdict}: {first.judgement.reason}"
         )
+
+
+def _demands(records: Iterable[Record], tolerance: float, run: str) -> list[Requirement]:
+    """The loosest requirement for each figure of the records."""
     loosest: dict[tuple[str, str, Selector], Requirement] = {}
     for record in records:
         judgement = record.judgement
@@ -57,8 +97,6 @@ def baseline_requirements(records: Sequence[Record], *, tolerance: float, run: s
         known = loosest.get(key)
         if known is None or known.met_by(found.value) is False:
             loosest[key] = found
-    if not loosest:
-        raise MeasurementError(f"{run} is no baseline: it has no figure that could be required")
     return list(loosest.values())
 
 

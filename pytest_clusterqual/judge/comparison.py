@@ -106,10 +106,14 @@ def differences(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iter
     before, after = (next((r.conditions for r in records if r.conditions), None) for records in (old, new))
     if before is None or after is None:
         return
-    for what in _SAME:
+    for what in unlike(before, after):
         one, other = getattr(before, what), getattr(after, what)
-        if one != other:
-            yield Refused(test=test, what=what, old=_told(one, before, what), new=_told(other, after, what))
+        yield Refused(test=test, what=what, old=_told(one, before, what), new=_told(other, after, what))
+
+
+def unlike(before: Conditions, after: Conditions) -> list[str]:
+    """The conditions that differ and by which a number means something else."""
+    return [what for what in _SAME if getattr(before, what) != getattr(after, what)]
 
 
 def _told(value: object, conditions: Conditions, what: str) -> str:

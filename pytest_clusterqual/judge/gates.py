@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_clusterqual.model.record import SEVERITY, Verdict
@@ -38,13 +38,29 @@ def gate(
     return None
 
 
+def not_run(
+    criterion_needs: Sequence[str],
+    known: Collection[tuple[str, Mapping[str, object]]],
+    params: Mapping[str, object],
+) -> tuple[str, ...]:
+    """The needed criteria that nobody asked for: of none of their tests is anything `known`.
+
+    `known` has criterion and parameters of each test that was selected or has ended. Such a gate did not fail; it is
+    said of whoever goes through it that it was not run.
+    """
+    return tuple(
+        needed for needed in criterion_needs
+        if not any(criterion == needed and _same_layout(of_test, params) for criterion, of_test in known)
+    )  # fmt: skip
+
+
 def _same_layout(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     return "layout" not in one or "layout" not in other or one["layout"] == other["layout"]
 
 
 def _obstacle(criterion: str, relevant: Sequence[Outcome]) -> str | None:
     if not relevant:
-        return f"{criterion} was not run: select it too, or use {KEEP_GOING}"
+        return f"{criterion} was asked for and has no record: see why it was skipped, or use {KEEP_GOING}"
     culprits = [o for o in relevant if o.verdict not in (Verdict.PASS, Verdict.MEASURED)]
     if culprits:
         culprit = max(culprits, key=lambda o: SEVERITY.index(o.verdict))

@@ -15,8 +15,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
+from pytest_clusterqual.model.figures import Figures
+
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool)
+_MANY = 64  # figures by name; fewer are a dict
 
 
 def to_json(value: Any) -> Any:
@@ -58,9 +61,9 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
 
 
 @functools.lru_cache(maxsize=8)
-def _same(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Equal names as the same strings: thousands of records tell a figure of the same thousands of ranks."""
-    return names
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    """Name -> its place; one for all that are equal: thousands of records tell a figure of the same thousand ranks."""
+    return {name: place for place, name in enumerate(names)}
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -81,11 +84,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
             return tuple(value)  # a million samples: looked at once, not one by one
         return tuple(_read(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
-        _key, item = typing.get_args(kind)
-        _require(isinstance(value, Mapping), kind, value, where)
-        if item in _PLAIN and set(map(type, value.values())) == {item}:
-            return dict(zip(_same(tuple(value)), value.values(), strict=True))
-        return {str(k): _read(item, v, f"{where}.{k}") for k, v in value.items()}
+        return _read_mapping(kind, value, where)
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     if issubclass(kind, enum.Enum):
@@ -98,6 +97,16 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     _require(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), kind, value, where)
     return value
+
+
+def _read_mapping(kind: Any, value: Any, where: str) -> Mapping[str, Any]:
+    _key, item = typing.get_args(kind)
+    _require(isinstance(value, Mapping), kind, value, where)
+    if item not in _PLAIN or set(map(type, value.values())) != {item}:
+        return {str(k): _read(item, v, f"{where}.{k}") for k, v in value.items()}
+    places = _places(tuple(value))
+    many = item is float and len(places) > _MANY
+    return Figures(places, value.values()) if many else dict(zip(places, value.values(), strict=True))
 
 
 def _read_dataclass(kind: Any, value: Any, where: str) -> Any:

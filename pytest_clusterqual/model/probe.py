@@ -144,8 +144,8 @@ class ProbeLedger:
     `kept` are steps that every rank has kept, `lost` those that some rank did again. `work` in `unit` (tokens or
     sequences) is what the kept steps did; None where that cannot be known. `step` is the median of the kept steps,
     each as long as on its slowest rank and without warm-up, seconds; `step_interval` encloses the medians of
-    consecutive blocks of them. `steady` is the share of the wall clock that the kept steps take at that median:
-    goodput against the steady state. `interval` is a sentence on how often it was saved, empty where that is not known.
+    consecutive blocks of them. `steady` is the share of the wall clock that as many steps take in the steady state:
+    goodput against it. `interval` is a sentence on how often it was saved, empty where that is not known.
     """
 
     world: int

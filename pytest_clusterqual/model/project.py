@@ -8,11 +8,12 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.model.baseline import Baseline
 from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.decision import Outcome
 from pytest_clusterqual.model.expected import Algorithm
@@ -222,7 +223,10 @@ class KnownException:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """`job` is what trains: one that this package runs itself, or a command of the user's own, which has one layout."""
+    """`job` is what trains: one that this package runs itself, or a command of the user's own, which has one layout.
+
+    `baseline` is no part of the file: a known good run that the tests are held against as well.
+    """
 
     path: Path
     name: str
@@ -238,6 +242,11 @@ class Project:
     decision: DecisionPlan | None = None
     purchase: PurchasePlan | None = None
     exceptions: tuple[KnownException, ...] = ()
+    baseline: Baseline | None = None
+
+    def of_test(self, test: str) -> Project:
+        """The project as it judges one test: of the baseline, what that demands of this test alone."""
+        return replace(self, baseline=self.baseline.only(test)) if self.baseline else self
 
     def requirements(self, criterion: str) -> tuple[Requirement, ...]:
         plans = {"memory": self.memory, "fabric": self.fabric, "scaling": self.scaling, "full_run": self.full_run}

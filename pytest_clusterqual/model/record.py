@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -106,7 +107,7 @@ class Judgement:
     expected: float | None = None
     expected_why: str = ""
     samples: tuple[float, ...] = ()
-    per_rank: dict[str, float] = field(default_factory=dict)
+    per_rank: Mapping[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
@@ -115,8 +116,10 @@ class Judgement:
 class Record:
     """One line of ``records.jsonl``: a judgement with its conditions. `measurement` names the raw one.
 
-    `exception` is the reason for which the project file accepted a failure of this test that day,
-    `attempt` counts how often the run was begun or resumed.
+    `exception` is the reason for which the project file accepted a failure of this test on the day it was
+    measured, `until` the last day of that; `expired` is the reason of an exception whose last day `until` was over.
+    `attempt` counts how often the run was begun or resumed; `earlier` are the verdicts that the test had in earlier
+    attempts, the first one first. `gates_not_run` are the criteria that this one needs and nobody had asked for.
     """
 
     schema: int
@@ -130,8 +133,30 @@ class Record:
     seconds: float
     exception: str = ""
     attempt: int = 1
+    until: str = ""
+    expired: str = ""
+    earlier: tuple[Verdict, ...] = ()
+    gates_not_run: tuple[str, ...] = ()
 
 
 def worst(verdicts: list[Verdict] | tuple[Verdict, ...]) -> Verdict:
     """The verdict of a whole from the verdicts of its parts; no parts is an ERROR, never a PASS."""
     return max(verdicts, key=SEVERITY.index) if verdicts else Verdict.ERROR
+
+
+def by_test(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Test -> its records, in the order in which tests begin."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.test, []).append(record)
+    return groups
+
+
+def verdict_of(group: Iterable[Record]) -> Verdict:
+    """The verdict of a test from its records."""
+    return worst([record.judgement.verdict for record in group])
+
+
+def accepted(group: Sequence[Record]) -> bool:
+    """True of a test that failed as its project file accepts by name; what did not run is never accepted."""
+    return bool(group[0].exception) and verdict_of(group) in (Verdict.FAIL, Verdict.UNDECIDED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -160,7 +161,11 @@ class Checkpointer:
         """
         chosen: list[Any] = [None]
         if self._rank == 0:
-            remove_torn(self._folder)
+            for damaged in remove_torn(self._folder):
+                print(
+                    f"clusterqual: the checkpoint of step {damaged} in {self._folder} was complete and has lost data "
+                    "since: training goes on after the one before it; look at that storage", file=sys.stderr
+                )  # fmt: skip
             found = latest_complete(self._folder)
             chosen = [found[1] if found is not None else 0]
         dist.broadcast_object_list(chosen, group=self._group, group_src=0)

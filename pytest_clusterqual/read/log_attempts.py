@@ -3,104 +3,144 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from pytest_clusterqual.model.log import LoggedStep
+from pytest_clusterqual.model.log import LoggedStep, Place
 from pytest_clusterqual.read.log_lines import SINCE_BEFORE, after
+from pytest_clusterqual.read.log_streams import Stream, apart, are_twins, name_of
 
-# Seconds between two lines of one printer about the same time a step was done, of two printers, and of two printers
-# that tell the same loss: clocks of hosts differ, and a step is not done again so soon with the same loss.
-_TOGETHER, _APART, _SAME_LOSS_APART = 1.0, 5.0, 60.0
-_SAME_SECONDS = 0.01
+# Share of steps that stand as often as any other, from which on all lines are of ranks that began together.
+_EVEN = 0.75
+
+
+class Attempts(NamedTuple):
+    """Each attempt by rising steps, and sentences about lines of which the log does not tell where they belong."""
+
+    steps: tuple[tuple[LoggedStep, ...], ...]
+    doubts: tuple[str, ...]
 
 
 @dataclass(kw_only=True, slots=True)
 class _Attempt:
     steps: dict[int, LoggedStep] = field(default_factory=dict)
-    # (file, printer) -> the last step it told of
-    last: dict[tuple[str, str], int] = field(default_factory=dict)
+    streams: set[tuple[str, str]] = field(default_factory=set)
+    told: bool = True  # False: the steps went back, and no line before speaks of a restart
 
     def add(self, step: LoggedStep) -> None:
         known = self.steps.get(step.step)
         self.steps[step.step] = step if known is None else _merged(known, step)
-        self.last[_stream(step)] = step.step
+        self.streams.add(name_of(step))
+
+    def is_of(self, file: str) -> bool:
+        return any(file == known for known, _ in self.streams)
+
+    def may_be_joined(self, step: LoggedStep) -> bool:
+        """Whether it has a line like the first of a printer; without a clock another file has to begin with it."""
+        known = self.steps.get(step.step)
+        if known is None or not are_twins(known, step):
+            return False
+        return apart(known, step) is not None or self.is_of(step.place.file) or step.step == min(self.steps)
+
+    def has(self, step: LoggedStep) -> bool | None:
+        """Whether it has a line of the same time about this step; None if it has none, or no clock tells."""
+        known = self.steps.get(step.step)
+        return None if known is None or apart(known, step) is None else are_twins(known, step)
 
 
-def attempts(steps: Sequence[LoggedStep]) -> tuple[tuple[LoggedStep, ...], ...]:
-    """Each attempt by rising steps; of several ranks' lines about a step the slowest counts."""
-    found: list[_Attempt] = []
-    where: dict[tuple[str, str], int] = {}  # stream -> its attempt
-    for step in _in_days(steps):
-        stream = _stream(step)
-        if stream not in where:
-            where[stream] = _begins(found, step)
-        elif step.step <= found[where[stream]].last[stream] and not _again(found[where[stream]], step):
-            where[stream] = _goes_back(found, where[stream], step)
-        if where[stream] == len(found):
-            found.append(_Attempt())
-        found[where[stream]].add(step)
-    return tuple(_resolved([attempt.steps[number] for number in sorted(attempt.steps)]) for attempt in found)
+@dataclass(kw_only=True, slots=True)
+class _Sorting:
+    """The attempts as the lines go by."""
+
+    found: list[_Attempt] = field(default_factory=list)
+    doubts: dict[str, str] = field(default_factory=dict)  # what lines are taken for -> the first such
+
+    def take(self, step: LoggedStep, stream: Stream) -> None:
+        if stream.before is None:
+            place = self._first(step)
+        elif stream.goes_on(step, self.found[stream.attempt].steps):
+            place = stream.attempt
+        else:
+            place = self._next(step, stream)
+        if place == len(self.found):
+            self.found.append(_Attempt(told=stream.before is None or stream.is_restarted(step)))
+        stream.take(step, place, self.found[place].steps.get(step.step))
+        self.found[place].add(step)
+
+    def _first(self, step: LoggedStep) -> int:
+        """The attempt that a rank or file joins with its first line."""
+        for place, attempt in enumerate(self.found):
+            if attempt.may_be_joined(step):
+                return place
+        if not self.found:
+            return 0
+        last = self.found[-1]
+        if last.is_of(step.place.file):
+            return len(self.found) - (last.has(step) is None)
+        if step.step == min(last.steps) and last.has(step) is None:
+            self._doubt(step, "done again")
+        return len(self.found)
+
+    def _next(self, step: LoggedStep, stream: Stream) -> int:
+        """The attempt after that of a stream: one that another rank has begun already, or a new one."""
+        self.close(stream)
+        for later in range(stream.attempt + 1, len(self.found)):
+            if self.found[later].has(step) is not False:
+                return later
+        if stream.is_unclear(self.found[stream.attempt].steps.get(step.step), step):
+            self._doubt(step, "done again")
+        return len(self.found)
+
+    def close(self, stream: Stream) -> None:
+        """No more lines of a stream for this attempt."""
+        if line := stream.doubtful():
+            self._doubt(line, "told once more")
+
+    def _doubt(self, step: LoggedStep, taken_for: str) -> None:
+        self.doubts.setdefault(
+            taken_for,
+            f"{step.place.file}:{step.place.line}: step {step.step} stands there again, and nothing tells whether it "
+            "was done again, after a restart or in an epoch that counts anew, or is told once more, by another rank or "
+            f"of something else; it counts as {taken_for}",
+        )
 
 
-def _begins(found: Sequence[_Attempt], step: LoggedStep) -> int:
-    """The attempt that a rank or file joins with its first step."""
-    for place, attempt in enumerate(found):
-        if (known := attempt.steps.get(step.step)) and _twins(known, step):
-            return place
-    if not found or all(file != step.place.file for file, _printer in found[-1].last):
-        return len(found)
-    known = found[-1].steps.get(step.step)
-    apart = known is not None and _apart(known, step) is not None
-    return len(found) if apart else len(found) - 1
+def attempts(steps: Sequence[LoggedStep], restarts: Sequence[Place] = ()) -> Attempts:
+    """Each attempt by rising steps; of several ranks' lines about a step the slowest counts.
+
+    `restarts` are the lines that speak of one, such as those about a checkpoint that is loaded.
+    """
+    ordered = _in_days(steps)
+    sorting = _sorted(ordered, restarts)
+    if not all(attempt.told for attempt in sorting.found):
+        # A rank's first line may be lost, or each rank tell that it loads a checkpoint, in front of its own lines.
+        even = _sorted(ordered, (), even=True)
+        if len(even.found) < len(sorting.found) and not even.doubts and _is_even(even.found):
+            sorting = even
+    return Attempts(
+        tuple(_resolved([attempt.steps[number] for number in sorted(attempt.steps)]) for attempt in sorting.found),
+        tuple(sorting.doubts.values()),
+    )
 
 
-def _goes_back(found: Sequence[_Attempt], place: int, step: LoggedStep) -> int:
-    """The attempt after `place`: one that another rank has begun already, or a new one."""
-    for later in range(place + 1, len(found)):
-        if (known := found[later].steps.get(step.step)) and _twins(known, step):
-            return later
-    return place + 1 if place + 1 < len(found) and step.step not in found[place + 1].steps else len(found)
+def _sorted(steps: Sequence[LoggedStep], restarts: Sequence[Place], *, even: bool = False) -> _Sorting:
+    lines: dict[tuple[str, str], list[LoggedStep]] = {}
+    for step in steps:
+        lines.setdefault(name_of(step), []).append(step)
+    streams = {name: Stream.of(of, restarts, even=even) for name, of in lines.items()}
+    sorting = _Sorting()
+    for step in steps:
+        sorting.take(step, streams[name_of(step)])
+    for stream in streams.values():
+        sorting.close(stream)
+    return sorting
 
 
-def _again(attempt: _Attempt, step: LoggedStep) -> bool:
-    """Whether it is one more line about a step of this attempt, not the step done again."""
-    known = attempt.steps.get(step.step)
-    if known is None:
-        return False
-    apart = _apart(known, step)
-    return _twins(known, step) or (apart is None and step.step == attempt.last[_stream(step)])
-
-
-def _twins(one: LoggedStep, other: LoggedStep) -> bool:
-    """Whether two lines about the same step are about the same time it was done."""
-    apart = _apart(one, other)
-    if apart is not None:
-        tick = one.moment.tick if one.moment else 0.0
-        same_loss = one.loss is not None and one.loss == other.loss
-        others = _SAME_LOSS_APART if same_loss else _APART
-        return apart <= max(_TOGETHER if _stream(one) == _stream(other) else others, 2 * tick)
-    if _stream(one) == _stream(other):  # a step done again may have the same loss, hardly the same time
-        return _figures(one) == _figures(other)
-    if one.loss is not None and other.loss is not None:
-        return one.loss == other.loss or (math.isnan(one.loss) and math.isnan(other.loss))
-    if one.seconds is not None and other.seconds is not None:
-        return math.isclose(one.seconds, other.seconds, rel_tol=_SAME_SECONDS)
-    return False
-
-
-def _figures(step: LoggedStep) -> tuple[str, ...]:
-    """As text, in which nan equals itself."""
-    return tuple(map(str, (step.seconds, step.device_rate, step.loss)))
-
-
-def _apart(one: LoggedStep, other: LoggedStep) -> float | None:
-    """Seconds between two lines, None where no clock of both tells."""
-    if one.moment is None or other.moment is None or one.moment.clock != other.moment.clock:
-        return None
-    return abs(other.moment.at - one.moment.at)
+def _is_even(found: Sequence[_Attempt]) -> bool:
+    counts = Counter(step.copies for attempt in found for step in attempt.steps.values())
+    return counts[max(counts)] >= _EVEN * sum(counts.values())
 
 
 def _merged(one: LoggedStep, other: LoggedStep) -> LoggedStep:
@@ -115,10 +155,6 @@ def _merged(one: LoggedStep, other: LoggedStep) -> LoggedStep:
 
 def _most(one: float | None, other: float | None) -> float | None:
     return max((value for value in (one, other) if value is not None), default=None)
-
-
-def _stream(step: LoggedStep) -> tuple[str, str]:
-    return step.place.file, step.printer
 
 
 def _in_days(steps: Sequence[LoggedStep]) -> list[LoggedStep]:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_clusterqual.model.log import LoggedStep, Moment
 from pytest_clusterqual.read.log_lines import NUMBER, Line, number
 
+# Of a bar the part behind its name, which is what stands before. Every repeat is bounded or ends at what follows it.
 _BAR = re.compile(
-    r"(?P<name>[^|%{}\]]{0,200}?):?[ :]*\b\d{1,3}%\|[^|]*\| *(?P<done>\d{1,12})/(?P<all>\d{1,12}) "
-    r"\[(?P<elapsed>(?:\d{1,6}:)?\d{1,6}:\d\d)<[\d:?]+(?P<rest>[^\]]*)\]"
+    r"\b\d{1,3}%\|[^|]{0,1000}\| {0,20}(?P<done>\d{1,12})/(?P<all>\d{1,12}) "
+    r"\[(?P<elapsed>(?:\d{1,6}:)?\d{1,6}:\d\d)<[\d:?]{1,20}(?P<rest>[^\]]{0,1000})\]"
 )
+_NO_NAME = re.compile(r"[|%{}\]]")
+_LONGEST_NAME = 200
 _RATE = re.compile(r"^, +(?P<rate>\d{1,9}(?:\.\d{0,9})?) ?(?:(?P<per_second>[a-z]+/s)|s/[a-z]+)")
 _EPOCH = re.compile(r"\b[Ee]poch *(\d{1,9})\b")
 _DICTIONARY = re.compile(r"\{['\"][\w/]+['\"]: [^{}]*\}")
 _ENTRY = re.compile(rf"['\"]([\w/]+)['\"]: *['\"]?({NUMBER})\b")
+_TIMING = re.compile(rf"\btrain_step_timing in s=({NUMBER})")
+_LOSS = re.compile(rf"\b(?:reduced_)?(?:train_)?loss=({NUMBER})")
 _OF_TRAINING = {"loss", "train_loss", "train_runtime"}
 # A bar that begins in the middle of a resumed run has done so many steps at once that they are none of its own.
 _JUMP = 5
+_TICK = 1.0  # of the clock of a bar, in seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,16 +60,22 @@ class Bars:
     entries: list[_Entry] = field(default_factory=list)
 
     def take(self, line: Line, text: str) -> str | None:
-        """What is left of the `text` of a line without its first bar or dictionary; None if there is none."""
-        drawn = _BAR.search(text) if "%|" in text else None
-        told, numbers = _dictionary(text) if "{" in text else (None, {})
-        if told and not (drawn and drawn.start() < told.start()):
-            self.entries.append(_Entry(numbers=numbers, bars=len(self.drawn)))
-            return f"{text[: told.start()]} {text[told.end() :]}"
-        if drawn:
-            self.drawn.append(_bar(line, drawn))
-            return f"{text[: drawn.start()]} {text[drawn.end() :]}"
-        return None
+        """What is left of the `text` of a line without its bars and dictionaries; None if there is none."""
+        bars = [(match, None) for match in _BAR.finditer(text)] if "%|" in text else []
+        told = _dictionaries(text) if "{" in text else []
+        left, end = "", 0
+        for match, numbers in sorted([*bars, *told], key=lambda each: each[0].start()):
+            before = text[end : match.start()]
+            if match.start() < end:
+                continue
+            if numbers is None:
+                name = _NO_NAME.split(before[-_LONGEST_NAME:])[-1]
+                self.drawn.append(_bar(line, match, name.strip(" :")))
+                before = before[: len(before) - len(name)]
+            else:
+                self.entries.append(_Entry(numbers=numbers, bars=len(self.drawn)))
+            left, end = f"{left}{before} ", match.end()
+        return left + text[end:] if end else None
 
     def steps(self, planned: int | None) -> list[LoggedStep]:
         """What the training bar counts, with the losses of the dictionaries behind it."""
@@ -123,20 +135,20 @@ class Bars:
         )
 
 
-def _dictionary(text: str) -> tuple[re.Match[str] | None, dict[str, float]]:
-    """The first that is about training, with its numbers."""
-    for match in _DICTIONARY.finditer(text):
-        numbers = {name: number(value) for name, value in _ENTRY.findall(match[0])}
-        if numbers.keys() & _OF_TRAINING:
-            return match, numbers
-    return None, {}
+def _dictionaries(text: str) -> list[tuple[re.Match[str], dict[str, float]]]:
+    """Those that are about training, with their numbers."""
+    found = [
+        (match, {name: number(value) for name, value in _ENTRY.findall(match[0])})
+        for match in _DICTIONARY.finditer(text)
+    ]
+    return [(match, numbers) for match, numbers in found if numbers.keys() & _OF_TRAINING]
 
 
-def _bar(line: Line, match: re.Match[str]) -> _Bar:
+def _bar(line: Line, match: re.Match[str], name: str) -> _Bar:
     rate = _RATE.match(match["rest"])
     shown = number(rate["rate"]) if rate else 0.0
     return _Bar(
-        line=line, name=match["name"].strip(" :"), done=int(match["done"]), all=int(match["all"]),
+        line=line, name=name, done=int(match["done"]), all=int(match["all"]),
         elapsed=_clock(match["elapsed"]), rest=match["rest"],
         seconds_shown=(1 / shown if rate and rate["per_second"] else shown) if shown else None,
     )  # fmt: skip
@@ -152,23 +164,36 @@ def _clock(text: str) -> float:
 def _step(bar: _Bar, loss: float | None) -> LoggedStep:
     epoch = _EPOCH.search(bar.name)
     first = int(epoch[1]) * bar.all if epoch else 0
-    told = re.search(rf"\btrain_step_timing in s=({NUMBER})", bar.rest)
-    own = re.search(rf"\b(?:reduced_)?(?:train_)?loss=({NUMBER})", bar.rest)
+    told, own = _TIMING.search(bar.rest), _LOSS.search(bar.rest)
     return LoggedStep(
         place=bar.line.place, step=first + bar.done, over=1 if bar.done else 0, printer=bar.line.printer,
         seconds=number(told[1]) if told else None, loss=number(own[1]) if own else loss,
-        moment=Moment(clock=f"bar {bar.name}", at=bar.elapsed, tick=1.0),
+        moment=Moment(clock=f"bar {bar.name}", at=bar.elapsed, tick=_TICK),
     )  # fmt: skip
 
 
 def _own_steps(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """Without the beginning of a bar that jumped to where an earlier run had ended."""
-    usual = sorted(
-        b.step - a.step for a, b in itertools.pairwise(steps) if a.over and a.step < b.step
-    )  # fmt: skip
+    """Without the beginning of a bar that jumped to where an earlier run had ended; that is where its steps began."""
+    rising = [(a, b) for a, b in itertools.pairwise(steps) if a.over and a.step < b.step]
+    usual = sorted(b.step - a.step for a, b in rising)
     most = _JUMP * usual[len(usual) // 2] if usual else None
+    each = sorted((_elapsed(b) - _elapsed(a)) / (b.step - a.step) for a, b in rising if _elapsed(a) <= _elapsed(b))
+    seconds = each[len(each) // 2] if each else 0.0
     return [
-        step
-        for step, following in itertools.zip_longest(steps, steps[1:])
+        replace(step, over=0) if _is_start(step, before, seconds) else step
+        for before, step, following in zip([None, *steps], steps, [*steps[1:], None], strict=False)
         if not (step.over == 0 and most and following and following.step - step.step > most)
     ]
+
+
+def _is_start(step: LoggedStep, before: LoggedStep | None, seconds: float) -> bool:
+    """Whether a new bar begins with a count of steps that it cannot have done, of `seconds` each, so soon."""
+    same = before is not None and _elapsed(before) <= _elapsed(step)
+    if before is not None and before.over and same:
+        return False
+    counted = step.step - (before.step if before is not None and same else 0)
+    return _elapsed(step) < seconds / 2 and _elapsed(step) + _TICK < counted * seconds
+
+
+def _elapsed(step: LoggedStep) -> float:
+    return step.moment.at if step.moment else 0.0

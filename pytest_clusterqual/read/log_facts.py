@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from pytest_clusterqual.model.log import EventKind, Told
 from pytest_clusterqual.read.log_families import json_facts
-from pytest_clusterqual.read.log_lines import NUMBER, number
+from pytest_clusterqual.read.log_lines import NUMBER, WHOLE, number
 
-_WHOLE = r"(\d[\d,]{0,15})"
+_WHOLE = rf"({WHOLE})"
 # Field of Told -> the lines that tell it.
 _FACTS: dict[str, tuple[re.Pattern[str], ...]] = {
     "global_batch": (
@@ -52,6 +52,15 @@ _EVALUATION = re.compile(
     r"\bvalidat(?:e|ing|ion)\b|\bevaluat(?:e|ing|ion)\b|\bval[_ ]loss\b|['\"]eval_\w+['\"]|\"eval_st(?:art|op)\"",
     re.IGNORECASE,
 )
+# What trainers and launchers say where a run begins again; they say it at other times as well.
+_RESTART = re.compile(
+    r"\bTraceback \(most recent call last\)|\b(?<!not )(?:re)?load(?:ed|ing)?\b.{0,60}\b(?:checkpoint|ckpt|snapshot)"
+    r"|\brestor(?:ed|ing)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|states?)\b"
+    r"|\b(?:resum(?:ed|ing)|continuing)\b.{0,60}\b(?:from|at)\b"
+    r"|\brestart(?:ed|ing)?\b.{0,20}\bworkers?\b|\brestart_count=[1-9]|\bclosing signal SIG|\bfailed \(exitcode"
+    r"|\b(?:srun|slurmstepd): error\b",
+    re.IGNORECASE,
+)
 
 
 def facts(text: str) -> dict[str, int]:
@@ -76,12 +85,22 @@ def peaks(text: str) -> list[float]:
     return [number(value) * 1024.0**2 for value in _PEAKS.findall(text)] if " memory (MB) |" in text else []
 
 
+def is_restart(text: str) -> bool:
+    """Whether it may tell of a restart; that there was one, only steps that go back tell."""
+    return not _is_option(text) and bool(_RESTART.search(text))
+
+
 def event(text: str) -> EventKind | None:
-    if "...." in text:  # a table of options, not something that happened
+    if _is_option(text):
         return None
     if _CHECKPOINT.search(text):
         return "checkpoint"
     return "evaluation" if _EVALUATION.search(text) else None
+
+
+def _is_option(text: str) -> bool:
+    """A table of options is not something that happened."""
+    return "...." in text
 
 
 def told(values: Mapping[str, list[int]], took: tuple[float, int] | None) -> Told:

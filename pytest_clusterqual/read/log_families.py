@@ -11,6 +11,17 @@ from typing import Any, TypeGuard
 from pytest_clusterqual.model.log import LoggedStep, Moment
 from pytest_clusterqual.read.log_lines import NUMBER, SINCE_BEFORE, Line, number
 
+# What lines tell beside their step and time.
+_NAMED = {
+    name: re.compile(rf"\b{name} ?[:=] *({NUMBER})")
+    for name in (
+        "loss", "global batch size", "global_batch_size", "train_step_timing in s", "reduced_train_loss",
+        "tokens_per_sec_per_gpu", "(?:max_memory_allocated|peak_memory_usage)",
+    )
+}  # fmt: skip
+_MEMORY = re.compile(rf"\bmemory: *({NUMBER})([KMG]i?B)\b")
+_SKIPPED = re.compile(r"\bnumber of skipped iterations: *(\d{1,9})\b")
+_LOSSES = re.compile(rf"\|\s*(?:(?:lm|total|mlm|mse) )?loss: *({NUMBER})")
 _UNITS = {"B": 1.0, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -28,9 +39,13 @@ def _number(match: re.Match[str] | None, group: str | int = 1) -> float | None:
     return number(match[group]) if match and match[group] else None
 
 
+def _seconds(text: str, unit: str) -> float:
+    return number(text) / (1e3 if unit == "ms" else 1)
+
+
 def _find(name: str, text: str) -> float | None:
     """The number after ``name:`` or ``name=``."""
-    return _number(re.search(rf"\b{name} ?[:=] *({NUMBER})", text))
+    return _number(_NAMED[name].search(text))
 
 
 def _made(line: Line, step: float | None, over: int = 1, **fields: Any) -> LoggedStep | None:
@@ -43,7 +58,7 @@ def _made(line: Line, step: float | None, over: int = 1, **fields: Any) -> Logge
 
 
 def _torchtitan(match: re.Match[str], line: Line) -> LoggedStep | None:
-    memory = re.search(rf"\bmemory: *({NUMBER})([KMG]i?B)\b", match[0])
+    memory = _MEMORY.search(match[0])
     return _made(
         line, number(match["step"]), SINCE_BEFORE, loss=_find("loss", match[0]), device_rate=number(match["rate"]),
         memory=number(memory[1]) * _UNITS[memory[2]] if memory else None,
@@ -52,11 +67,11 @@ def _torchtitan(match: re.Match[str], line: Line) -> LoggedStep | None:
 
 def _megatron(match: re.Match[str], line: Line) -> LoggedStep | None:
     text = match[0]
-    skipped = re.search(r"\bnumber of skipped iterations: *(\d{1,9})\b", text)
-    losses = re.search(rf"\|\s*(?:lm|total|mlm|mse)? ?loss: *({NUMBER})", text)
+    skipped = _SKIPPED.search(text)
     return _made(
-        line, number(match["step"]), SINCE_BEFORE, seconds=number(match["ms"]) / 1e3, loss=_number(losses),
-        samples=_find("global batch size", text), skipped=int(skipped[1]) if skipped else 0,
+        line, number(match["step"]), SINCE_BEFORE, seconds=_seconds(match["time"], match["unit"]),
+        loss=_number(_LOSSES.search(text)), samples=_find("global batch size", text),
+        skipped=int(skipped[1]) if skipped else 0,
     )  # fmt: skip
 
 
@@ -95,7 +110,7 @@ class _Microbatches:
     def read(self, match: re.Match[str], line: Line) -> LoggedStep | None:
         batch, step = int(match["iter"]), int(match["step"])
         since = self._since.setdefault(line.printer, [])
-        since.append(number(match["time"]) * (1e-3 if match["unit"] == "ms" else 1.0))
+        since.append(_seconds(match["time"], match["unit"]))
         if not match["ends"] and batch != step:
             return None
         whole = batch == step or len(since) == batch - self._ended.get(line.printer, 0)
@@ -158,24 +173,32 @@ def families() -> tuple[Family, ...]:
     return (*_FAMILIES, replace(_LITGPT, read=_Microbatches().read))
 
 
+def _up_to(begin: str) -> str:
+    """What may stand between the beginning of a line and its time: no other beginning, as of a line cut in half."""
+    return rf"(?:(?!{begin}).)*?"
+
+
 _FAMILIES = (
     Family(
         name="torchtitan", begins=re.compile(r"(?<!validate )\bstep: *\d+ +loss:"),
-        whole=re.compile(rf"(?<!validate )\bstep: *(?P<step>\d{{1,12}}) +loss:.*?\b(?:tps|wps): *(?P<rate>{NUMBER})"),
+        whole=re.compile(
+            rf"(?<!validate )\bstep: *(?P<step>\d{{1,12}}) +loss:"
+            rf"{_up_to('step:')}\b(?:tps|wps): *(?P<rate>{NUMBER})"
+        ),
         read=_torchtitan,
     ),
     Family(
         name="Megatron-LM", begins=re.compile(r"\biteration +\d+/ *\d+ *\|"),
         whole=re.compile(
-            rf"\biteration +(?P<step>\d{{1,12}})/ *\d+ *\|.*?"
-            rf"\belapsed time per iteration \(ms\): *(?P<ms>{NUMBER}) *\|.*\|\s*$"
+            rf"\biteration +(?P<step>\d{{1,12}})/ *\d+ *\|{_up_to('iteration +[0-9]')}"
+            rf"\belapsed time per iteration \((?P<unit>m?s)\): *(?P<time>{NUMBER}) *\|.*\|\s*$"
         ),
         read=_megatron,
     ),
     Family(
         name="NeMo", begins=re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ *\|"),
         whole=re.compile(
-            r"\bTraining epoch \d+, iteration \d+/\d+ *\|.*"
+            rf"\bTraining epoch \d+, iteration \d+/\d+ *\|{_up_to('Training epoch ')}"
             r"\bglobal_step: *(?P<step>\d{1,12}).*train_step_timing in s: *\d.*"
         ),
         read=_nemo,
@@ -188,15 +211,17 @@ _FAMILIES = (
     Family(
         name="llm.c", begins=re.compile(r"\bstep +\d+: train loss\b"),
         whole=re.compile(
-            rf"\bstep +(?P<step>\d{{1,12}}): train loss +(?P<loss>{NUMBER}).*?\(took +(?P<ms>{NUMBER}) ms\)"
+            rf"\bstep +(?P<step>\d{{1,12}}): train loss +(?P<loss>{NUMBER}){_up_to('step +[0-9]')}"
+            rf"\(took +(?P<ms>{NUMBER}) ms\)"
         ),
         read=_llmc,
     ),
     Family(
         name="llm.c", begins=re.compile(r"\bstep +\d+(?:/\d+)? *\| *(?:loss|train loss)\b"),
         whole=re.compile(
-            rf"\bstep +(?P<step>\d{{1,12}})(?:/\d+)? *\| *(?:train )?loss:? *(?P<loss>{NUMBER}).*?"
-            rf"(?:\| *|\bdt: *)(?P<ms>{NUMBER}) ?ms\b.*?(?:(?P<rate>{NUMBER}) tok/s|tok/sec: *(?P<other>{NUMBER}))"
+            rf"\bstep +(?P<step>\d{{1,12}})(?:/\d+)? *\| *(?:train )?loss:? *(?P<loss>{NUMBER})"
+            rf"{_up_to('step +[0-9]')}(?:\| *|\bdt: *)(?P<ms>{NUMBER}) ?ms\b{_up_to('step +[0-9]')}"
+            rf"(?:(?<![\d.,])(?P<rate>{NUMBER}) tok/s|tok/sec: *(?P<other>{NUMBER}))"
         ),
         read=_llmc,
     ),
@@ -204,8 +229,8 @@ _FAMILIES = (
 _LITGPT = Family(
     name="litgpt", begins=re.compile(r"\bEpoch \d+ \| iter +\d+ step +\d+ \|"),
     whole=re.compile(
-        rf"\bEpoch \d+ \| iter +(?P<iter>\d{{1,12}}) step +(?P<step>\d{{1,12}}) \| loss train: *(?P<loss>{NUMBER}).*?"
-        rf"\biter time: *(?P<time>{NUMBER}) (?P<unit>m?s)\b(?P<ends> \(step\))?"
+        rf"\bEpoch \d+ \| iter +(?P<iter>\d{{1,12}}) step +(?P<step>\d{{1,12}}) \| loss train: *(?P<loss>{NUMBER})"
+        rf"{_up_to('Epoch [0-9]')}\biter time: *(?P<time>{NUMBER}) (?P<unit>m?s)\b(?P<ends> \(step\))?"
     ),
     read=lambda match, line: None,
 )  # fmt: skip

@@ -14,12 +14,20 @@ LONGEST = 4000
 _LONGEST_PIECE = 65536
 # `over` of a step whose line tells a mean since the line before, until that line is known.
 SINCE_BEFORE = -1
-NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)"
+# Repeats that may follow each other are bounded: a hostile line would be tried in too many ways.
+_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3}){1,6}(?!\d)"
+WHOLE = rf"(?:{_THOUSANDS}|\d{{1,16}})"
+NUMBER = (
+    rf"[-+]?(?:(?:{_THOUSANDS}|\d{{1,40}})(?:\.\d{{0,40}})?|\.\d{{1,40}})(?:[eE][-+]?\d{{1,4}})?"
+    r"|[-+]?(?i:nan|inf(?:inity)?)"
+)
+_COMMAS = re.compile(rf"[-+]?{_THOUSANDS}(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _CODE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)|\x08")
 # Who printed a line: srun --label, mpirun --tag-output, torchrun, a pod. Ray names a process, which changes
 # when the job is started again, so its prefix is only taken off.
 _PREFIX = re.compile(
-    r"\s*(?:(?P<task>\d{1,6}): |\[\d+,(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?|\[(?:rank|default)(?P<rank>\d{1,6})\]: ?"
+    r"\s*(?:(?P<task>\d{1,6}): |\[(?:[^\[\]\s,]{1,200}@)?\d{1,9},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
+    r"|\[(?:rank|default)(?P<rank>\d{1,6})\]: ?"
     r"|\[pod/(?P<pod>[^\]\s]{1,200})\] |\([^()]{0,200}(?:pid|ip)=[^()]{0,200}\) ?)"
 )
 _DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
@@ -36,11 +44,21 @@ class Line:
     text: str
     moment: Moment | None
 
+    def moment_at(self, start: int, cut: int | None = None) -> Moment | None:
+        """That of what begins at `start`: it may be glued to another line, which was cut off behind `cut`."""
+        dates = list(_DATE.finditer(self.text, cut or 0, start))
+        if dates:
+            return _moment(dates[-1][0])
+        return self.moment if cut is None else None
 
-def pieces(raw: str, place: Place) -> Iterator[Line]:
-    """The lines that one line of a file is: a progress bar writes over itself with carriage returns."""
+
+def pieces(raw: str, place: Place, *, numbered: bool = False) -> Iterator[Line]:
+    """The lines that one line of a file is: a progress bar writes over itself with carriage returns.
+
+    Those that are `numbered` begin with a number of their own, which looks like the label of a task.
+    """
     for piece in _CODE.sub("", raw).split("\r"):
-        printer, text = _without_prefix(piece)
+        printer, text = _without_prefix(piece, numbered)
         for start in range(0, len(text), _LONGEST_PIECE):
             part = text[start : start + _LONGEST_PIECE]
             if part.strip():
@@ -53,15 +71,21 @@ def joined(first: Line, second: Line, between: str) -> Line:
 
 
 def number(text: str) -> float:
-    """A number as logs write it, also ``1,234`` and ``nan``."""
+    """A number as logs write it, also ``1,234`` and ``nan``.
+
+    Raises:
+        ValueError: it is none, or a comma in it does not part thousands.
+    """
+    if "," in text and not _COMMAS.fullmatch(text):
+        raise ValueError(f"got {text[:40]}, want a point before decimals, and commas between thousands only")
     return float(text.replace(",", ""))
 
 
-def _without_prefix(text: str) -> tuple[str, str]:
+def _without_prefix(text: str, numbered: bool) -> tuple[str, str]:
     names: list[str] = []
     for _ in range(4):  # srun's label before torchrun's, and such
         match = _PREFIX.match(text)
-        if match is None:
+        if match is None or (numbered and match["task"] and not _PREFIX.match(text, match.end())):
             break
         names += [f"{kind} {name}" for kind, name in match.groupdict().items() if name is not None]
         text = text[match.end() :]

@@ -27,13 +27,13 @@ GROUPS = (*_OTHERS[:1], *_FIELDS, *_OTHERS[1:])
 _TIMES = ("seconds", "milliseconds", "minutes", "mean_seconds", "mean_milliseconds", "steps_per_second")
 _LONGEST_PATTERN = 500
 # Each can take what the other takes, in as many ways as there are characters.
-_IN_A_ROW = re.compile(r"(?:\.[*+]\??){2,}")
+_IN_A_ROW = re.compile(r"(\\.|[^\\()\[\]])[*+]\??(?:\1[*+]\??)+")
 _GREATEST = 10**12
 _EXAMPLE = r"'step (?P<step>\d+) .* (?P<seconds>[\d.]+)s'"
 Reader = Callable[[Line], LoggedStep | None]
 
 
-def reader(pattern: str) -> Reader:
+def reader(pattern: str, key: str = "--pattern") -> Reader:
     """What reads a step from a line that `pattern` is found in; `over` is SINCE_BEFORE for a mean.
 
     Raises:
@@ -41,30 +41,28 @@ def reader(pattern: str) -> Reader:
             can take for ever on a line of some dozen characters.
     """
     if len(pattern) > _LONGEST_PATTERN:
-        raise ReadError(f"--pattern: got {len(pattern)} characters, at most {_LONGEST_PATTERN} are read")
+        raise ReadError(f"{key}: got {len(pattern)} characters, at most {_LONGEST_PATTERN} are read")
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ReadError(
-            f"--pattern: got {shown(pattern)}, want a regular expression such as {_EXAMPLE}: {error}"
-        ) from None
+        raise ReadError(f"{key}: got {shown(pattern)}, want a regular expression such as {_EXAMPLE}: {error}") from None
     names = tuple(compiled.groupindex)
     if unknown := [name for name in names if name not in GROUPS]:
-        raise ReadError(f"--pattern: the group {unknown[0]} means nothing here; want some of {', '.join(GROUPS)}")
+        raise ReadError(f"{key}: the group {unknown[0]} means nothing here; want some of {', '.join(GROUPS)}")
     if "step" not in names:
-        raise ReadError(f"--pattern: there is no group step; want one such as in {_EXAMPLE}")
+        raise ReadError(f"{key}: there is no group step; want one such as in {_EXAMPLE}")
     for field in ("seconds", "memory"):
         same = [name for name in names if _field(name) == field]
         if len(same) > 1:
-            raise ReadError(f"--pattern: {' and '.join(same)} are the same figure; want one of them")
+            raise ReadError(f"{key}: {' and '.join(same)} are the same figure; want one of them")
     if "tokens_per_second" in names and not set(names) & set(_TIMES):
-        raise ReadError("--pattern: tokens_per_second alone does not tell the work of a step; add a group of its time")
+        raise ReadError(f"{key}: tokens_per_second alone does not tell the work of a step; add a group of its time")
     if place := _repeat_of_repeat(pattern):
         raise ReadError(
-            f"--pattern: {shown(pattern[:place])} repeats what repeats itself, which can take for ever; "
-            "want no * + or {} after a group that holds one or an alternative, and no .* after another"
+            f"{key}: {shown(pattern[:place])} repeats what repeats itself, which can take for ever; "
+            "want no * + or {} after a group that holds one or an alternative, and no .* or \\s+ after another"
         )
-    return lambda line: _step(compiled, line)
+    return lambda line: _step(compiled, line, key)
 
 
 def _field(name: str) -> str:
@@ -78,10 +76,10 @@ def _repeat_of_repeat(pattern: str) -> int | None:
     while at < len(pattern):
         char = pattern[at]
         repeated = bool(re.match(r"[*+]|\{\d*,\d*\}|\{\d{2,}\}", pattern[at + 1 :]))
+        if in_a_row := _IN_A_ROW.match(pattern, at):
+            return in_a_row.end()
         if char == "\\":
             at += 1
-        elif in_a_row := _IN_A_ROW.match(pattern, at):
-            return in_a_row.end()
         elif char == "[":
             at = _end_of_set(pattern, at)
         elif char == "(":
@@ -105,7 +103,7 @@ def _end_of_set(pattern: str, at: int) -> int:
     return at
 
 
-def _step(pattern: re.Pattern[str], line: Line) -> LoggedStep | None:
+def _step(pattern: re.Pattern[str], line: Line, key: str) -> LoggedStep | None:
     match = pattern.search(line.text[:LONGEST])
     if match is None:
         return None
@@ -113,12 +111,12 @@ def _step(pattern: re.Pattern[str], line: Line) -> LoggedStep | None:
     rank = found.pop("rank", "").strip()
     try:
         values = {name: number(text.strip()) for name, text in found.items()}
-        step = int(values.pop("step"))
-        if abs(step) >= _GREATEST:
-            raise ValueError(f"got step {step:g}")
+        step = int(values["step"])
+        if abs(values["step"]) >= _GREATEST or values["step"] != step:
+            raise ValueError(f"got step {values['step']:g}")
     except (KeyError, ValueError, OverflowError) as error:
         where = f"{line.place.file}:{line.place.line}"
-        raise ReadError(f"--pattern: {where}: want numbers in all groups but rank, and a step: {error}") from None
+        raise ReadError(f"{key}: {where}: want numbers in all groups but rank, and a step: {error}") from None
     fields: dict[str, Any] = {
         _FIELDS[name][0]: value * _FIELDS[name][1] for name, value in values.items() if name in _FIELDS
     }
@@ -126,7 +124,8 @@ def _step(pattern: re.Pattern[str], line: Line) -> LoggedStep | None:
         fields["seconds"] = 1 / rate
     if (rate := values.get("tokens_per_second")) and "seconds" in fields:
         fields.setdefault("tokens", rate * fields["seconds"])
+    printer = " ".join(filter(None, (line.printer, rank and f"rank {rank}")))
     return LoggedStep(
         place=line.place, step=step, over=SINCE_BEFORE if any(name.startswith("mean_") for name in found) else 1,
-        moment=line.moment, printer=" ".join(filter(None, (line.printer, rank and f"rank {rank}"))), **fields,
+        moment=line.moment_at(match.start()), printer=printer, **fields,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.probe import Line, ProbedProcess, ProbeStart, ProbeWhat
 
 _VERSION = 1
+_LONGEST = 64 * 1024  # bytes of a line: names are the script's own
+_MOST = 256 * 2**20  # bytes of lines that a measurement holds: nine times as many in memory while it is written
 _NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
 _START = msgspec.json.Decoder(ProbeStart)
 
@@ -62,7 +65,7 @@ def probe_files(folder: Path, tell: Callable[[str], None]) -> dict[int, tuple[Pr
     found: dict[int, tuple[ProbeFile, ...]] = {}
     for rank, attempt, path in named:
         with _opened(path) as file:
-            first = file.readline()
+            first = file.readline(_LONGEST)
         if not first.endswith(b"\n"):
             tell(f"{path}: the process was killed before its first line was whole; left out")
             continue
@@ -87,12 +90,12 @@ def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[FastLi
         ReadError: another line is not of a probe.
     """
     with _opened(file.path) as lines:
-        lines.readline()
-        for number, raw in enumerate(lines, 2):
+        lines.readline(_LONGEST)
+        for number, raw in enumerate(iter(partial(lines.readline, _LONGEST), b""), 2):
             try:
                 line = _LINE.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if raw.endswith(b"\n"):
+                if raw.endswith(b"\n") or len(raw) == _LONGEST:
                     raise _refused(f"{file.path}:{number}", error) from None
                 tell(f"{file.path}:{number}: the last line was cut off by a kill and is left out")
                 return
@@ -105,8 +108,15 @@ def probed_processes(folder: Path) -> dict[int, tuple[ProbedProcess, ...]]:
     """rank -> its processes with all their lines, of a run that fits into memory.
 
     Raises:
-        ReadError: as `probe_files` and `probe_lines`.
+        ReadError: as `probe_files` and `probe_lines`; or it does not fit.
     """
+    found = probe_files(folder, lambda _torn: None)
+    if (size := sum(file.path.stat().st_size for files in found.values() for file in files)) > _MOST:
+        raise ReadError(
+            f"{folder}: the probes of {len(found)} ranks wrote {size / 2**20:.0f} MiB, more than the "
+            f"{_MOST / 2**20:.0f} MiB that a measurement can hold: let the command do fewer steps here; of the long "
+            "run itself `clusterqual import probe` makes the ledger, whatever its size"
+        )
     return {
         rank: tuple(
             ProbedProcess(
@@ -115,7 +125,7 @@ def probed_processes(folder: Path) -> dict[int, tuple[ProbedProcess, ...]]:
             )
             for file in files
         )
-        for rank, files in probe_files(folder, lambda _torn: None).items()
+        for rank, files in found.items()
     }
 
 

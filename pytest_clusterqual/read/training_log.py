@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from pytest_clusterqual.read.log_attempts import attempts
 from pytest_clusterqual.read.log_bars import Bars
 from pytest_clusterqual.read.log_families import Family, families, json_step
 from pytest_clusterqual.read.log_lines import LONGEST, Line, joined, pieces
+from pytest_clusterqual.read.log_streams import name_of
 from pytest_clusterqual.read.messages import shown
 
+OPTION = "--pattern"  # what a user gives a pattern with, where no key of the project file does
 KNOWN = "torchtitan, Megatron-LM, NeMo, Lightning, Hugging Face Trainer, litgpt, nanoGPT and llm.c"
 _NOTES = {
     "Lightning": (
@@ -41,6 +44,7 @@ class _Reading:
     bars: Bars = field(default_factory=Bars)
     facts: dict[str, list[int]] = field(default_factory=dict)
     events: list[LogEvent] = field(default_factory=list)
+    restarts: list[Place] = field(default_factory=list)
     memory: float | None = None
     lines: int = 0
     unread: dict[str, Unread] = field(default_factory=dict)
@@ -85,7 +89,8 @@ class _Reading:
         for family in self.families:
             if match := family.whole.search(line.text[:LONGEST]):
                 if step := family.read(match, line):
-                    self.steps.append(step)
+                    begun = family.begins.search(line.text, 0, match.start())
+                    self.steps.append(replace(step, moment=line.moment_at(match.start(), begun and begun.start())))
                 if not self.family:
                     self.family, self.families = family.name, tuple(f for f in self.families if f.name == family.name)
                 return True
@@ -105,10 +110,8 @@ class _Reading:
 
     def _beside(self, line: Line) -> bool:
         """Whether it tells of the job as a whole, of an event, or is a progress bar."""
-        text, known = line.text, False
-        while (rest := self.bars.take(line, text)) is not None:
-            text, known = rest, True
-        text = text[:LONGEST]
+        left = self.bars.take(line, line.text)
+        text, known = (line.text if left is None else left)[:LONGEST], left is not None
         for name, value in log_facts.facts(text).items():
             self.facts.setdefault(name, []).append(value)
             known = True
@@ -117,6 +120,8 @@ class _Reading:
         if kind := log_facts.event(text):
             self.events.append(LogEvent(kind=kind, place=line.place))
             known = True
+        if log_facts.is_restart(text):  # shown among what is not read: why it was is in there
+            self.restarts.append(line.place)
         return known
 
     def _not_read(self, line: Line) -> None:
@@ -130,36 +135,61 @@ class _Reading:
         )
 
 
-def read_training_log(files: Sequence[Path], pattern: str | None = None) -> TrainingLog:
+def read_training_log(files: Sequence[Path], pattern: str | None = None, *, key: str = OPTION) -> TrainingLog:
     """The log of one run, from one file or several: what came after a restart, or one of each rank.
 
-    With `pattern`, a regular expression with named groups, no other line is taken for a step.
+    With `pattern`, a regular expression with named groups, no other line is taken for a step. `key` is the option or
+    the key of the project file that it stands behind, or would.
 
     Raises:
         ReadError: a file cannot be read, no line tells of a step, or `pattern` is none that can be used.
     """
-    reading = _Reading(own=log_pattern.reader(pattern) if pattern else None)
-    for file in files:
-        for line in _lines(file):
-            reading.take(line)
-        reading.end()
+    reading = _read(files, log_pattern.reader(pattern, key) if pattern else None)
+    if pattern and not reading.steps:  # lines may begin with a number of their own
+        bare = _read(files, log_pattern.reader(pattern, key), numbered=True)
+        reading = bare if bare.steps else reading
     planned = reading.facts.get("steps", [None])[-1]
-    steps, family = reading.steps, "--pattern" if pattern else reading.family
+    steps, family = reading.steps, key if pattern else reading.family
     if not steps and not pattern:
         steps, family = reading.bars.steps(planned), reading.bars.family
     if not any(step.over for step in steps):
-        raise ReadError(_no_steps(files, reading, pattern))
+        raise ReadError(_no_steps(files, reading, pattern, key))
     if (tokens := reading.bars.tokens_per_step(planned)) is not None:
         reading.facts.setdefault("tokens_per_step", [round(tokens)])
     told = log_facts.told(reading.facts, reading.bars.took(planned))
     peaks = [step.memory for step in steps if step.memory is not None]
+    found = attempts(list(_counted(steps, told.global_batch, told.sequence_length)), reading.restarts)
     return TrainingLog(
         family=family, files=tuple(map(str, files)), told=told, events=tuple(reading.events), lines=reading.lines,
-        attempts=attempts(list(_counted(steps, told.global_batch, told.sequence_length))),
+        attempts=found.steps,
         memory=max(peaks if reading.memory is None else [*peaks, reading.memory], default=None),
         unread=_commonest(reading.unread.values()),
-        notes=(*log_facts.contradictions(reading.facts), *_NOTES.get(family, ())),
+        notes=(
+            *log_facts.contradictions(reading.facts), *found.doubts, *_of_parts(found.steps, steps),
+            *_NOTES.get(family, ()),
+        ),
     )  # fmt: skip
+
+
+def _read(files: Sequence[Path], own: log_pattern.Reader | None, *, numbered: bool = False) -> _Reading:
+    reading = _Reading(own=own)
+    for file in files:
+        for line in _lines(file, numbered=numbered):
+            reading.take(line)
+        reading.end()
+    return reading
+
+
+def _of_parts(attempts: Sequence[Sequence[LoggedStep]], lines: Sequence[LoggedStep]) -> Iterator[str]:
+    """What several lines about each step are, if no rank stands in them."""
+    if len({name_of(line) for line in lines}) > 1:
+        return
+    copies, _count = Counter(step.copies for attempt in attempts for step in attempt).most_common(1)[0]
+    if copies:
+        yield (
+            f"{copies + 1} lines tell of each step and not which rank printed them: the largest time counts, as of "
+            f"{copies + 1} ranks; if each is a part of a step, such as a microbatch, a step takes their sum"
+        )
 
 
 def _commonest(unread: Iterable[Unread]) -> tuple[Unread, ...]:
@@ -171,7 +201,7 @@ def _commonest(unread: Iterable[Unread]) -> tuple[Unread, ...]:
     return tuple(first)
 
 
-def _lines(file: Path) -> Iterator[Line]:
+def _lines(file: Path, *, numbered: bool) -> Iterator[Line]:
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise ReadError(f"{file}: got {file.stat().st_size} bytes, at most {_MOST_BYTES} are read; cut it")
@@ -180,7 +210,7 @@ def _lines(file: Path) -> Iterator[Line]:
             while raw := text.readline(_LONGEST_RAW):
                 if number == 1 and "\0" in raw:
                     raise ReadError(f"{file}: got binary data, want the text that a trainer prints")
-                yield from pieces(raw.rstrip("\n"), Place(file=str(file), line=number))
+                yield from pieces(raw.rstrip("\n"), Place(file=str(file), line=number), numbered=numbered)
                 number += raw.endswith("\n")
     except OSError as error:
         raise ReadError(f"{file}: cannot be read: {error.strerror}") from None
@@ -198,16 +228,17 @@ def _counted(
         yield replace(step, step=step.step // a_step)
 
 
-def _no_steps(files: Sequence[Path], reading: _Reading, pattern: str | None) -> str:
+def _no_steps(files: Sequence[Path], reading: _Reading, pattern: str | None, key: str) -> str:
     names = ", ".join(map(str, files))
     if pattern:
-        return f"{names}: --pattern {shown(pattern)} is found in none of {reading.lines} lines"
+        return f"{names}: {key} {shown(pattern)} is found in none of {reading.lines} lines"
     if reading.bars.entries:
         return (
             f"{names}: the lines of Hugging Face's Trainer name no step without its progress bar; want the log of a "
-            "run with disable_tqdm=False, or --pattern with a group step for a line of your own"
+            f"run with disable_tqdm=False, or {key} with a group step for a line of your own"
         )
     return (
-        f"{names}: no line of {reading.lines} tells of a step in the form of {KNOWN}; say how they look with "
-        r"--pattern 'step (?P<step>\d+) .* (?P<seconds>[\d.]+)s'"
+        f"{names}: no line of {reading.lines} tells of a step in the form of {KNOWN}. Those print one every so many "
+        f"steps, some from the last rank only: want a log in which it is; lines of another form are told by {key}"
+        r"{} 'step (?P<step>\d+) .* (?P<seconds>[\d.]+)s'".format("" if key == OPTION else ":")
     )

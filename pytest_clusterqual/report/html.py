@@ -56,7 +56,7 @@ def html_report(told: Told) -> str:
         simulated=told.simulated,
         tiles=html_top.tiles(criteria),
         outcome=html_top.outcome(told.decision),
-        command=str(told.environment.get("argv", "")),
+        command=text.repeat_with(told.environment),
         facts=html_top.facts(told.run, told.environment, told.records, simulated=told.simulated),
         foremost=html_top.foremost(told.records),
         warnings=html_top.warnings(told.environment, told.records, told.missing, told.note),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_clusterqual import units
 from pytest_clusterqual.model.record import SEVERITY, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.asides import exception_of
 from pytest_clusterqual.report.digest import because, findings
 from pytest_clusterqual.report.html_plots import Figure
 from pytest_clusterqual.report.html_top import name_of
@@ -32,7 +33,7 @@ class Row:
     verdict: str
     why: str
     parts: str
-    accepted: str
+    exception: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,7 @@ def _row(record: Record) -> Row:
         verdict=str(judgement.verdict),
         why=_why(judgement),
         parts=_parts(judgement),
-        accepted=record.exception,
+        exception=exception_of([record]),
     )
 
 

@@ -22,7 +22,7 @@ _GAUGES = {
     "cpu_busy": "CPU busy", "cpu_steal": "CPU stolen", "memory_available": "memory available", "gpu_clock": "GPU clock",
     "gpu_temperature": "GPU temperature", "gpu_power": "GPU power",
 }  # fmt: skip
-_NOT_LISTED = ("argv", "project_file", "decision", "schema", "run", "simulated")
+_NOT_LISTED = ("argv", "project_file", "baseline", "decision", "schema", "run", "simulated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

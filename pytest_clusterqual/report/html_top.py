@@ -11,8 +11,9 @@ from typing import Any
 from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
-from pytest_clusterqual.model.record import Finding, Record, Verdict, worst
+from pytest_clusterqual.model.record import Finding, Record, accepted, by_test, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.asides import asides
 from pytest_clusterqual.report.digest import because, conditions_of, findings, heavy_loads
 from pytest_clusterqual.report.table import severity
 
@@ -23,7 +24,6 @@ NAMES = {
 _ALWAYS = ("memory", "fabric", "scaling", "full_run")
 _FOREMOST = 3
 _HOSTS, _LAYOUTS = 8, 12
-_ACCEPTABLE = (Verdict.FAIL, Verdict.UNDECIDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ def _tile(name: str, group: Sequence[Record]) -> Tile:
     if not group:
         return Tile(criterion=name, name=name_of(name), verdict="", why="not run")
     verdict = worst([record.judgement.verdict for record in group])
-    excepted = {r.test for r in group if r.exception and r.judgement.verdict in _ACCEPTABLE}
+    excepted = [test for test in by_test(group).values() if accepted(test)]
     return Tile(
         criterion=name, name=name_of(name), verdict=str(verdict), why=because(group, verdict), accepted=len(excepted)
     )
@@ -112,6 +112,7 @@ def warnings(
     replayed = environment.get("replay_of")
     return [
         *([f"Judged again from the run {replayed}: nothing was measured."] if replayed else []),
+        *(f"{label.capitalize()}: {sentence}." for label, sentence in asides(records)),
         *_of_conditions(conditions_of(records)),
         *([_untested(missing)] if missing else []),
         *([note] if note else []),

@@ -5,21 +5,37 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from junitparser import Error, Failure, JUnitXml, Properties, Property, Skipped, TestCase, TestSuite
+from junitparser import (
+    Attr,
+    Error,
+    Failure,
+    JUnitXml,
+    Properties,
+    Property,
+    Skipped,
+    SystemErr,
+    SystemOut,
+    TestCase,
+    TestSuite,
+)
 
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import Judgement, Record, Verdict, accepted, by_test, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.asides import exception_of
 from pytest_clusterqual.report.terminal import failure_message
 from pytest_clusterqual.report.text import xml_safe
 
 PREFIX = "clusterqual."
 
+_UNKNOWN_TIME, _UNKNOWN_HOST = datetime.fromtimestamp(0, timezone.utc), "localhost"  # what readers take for unknown
+_LONGEST = 1e9  # seconds; with more digits a number is no decimal any more
 _RESULTS = {
     Verdict.FAIL: (Failure, "fail"),
     Verdict.UNDECIDED: (Failure, "undecided"),
@@ -46,24 +62,50 @@ def write_junit(records: Sequence[Record], path: Path | str, *, suite: str, prop
     Raises:
         RunFolderError: the file could not be written.
     """
-    testsuite = TestSuite(xml_safe(suite))
-    started = [record.started for record in records if math.isfinite(record.started)]
-    with contextlib.suppress(ValueError, OverflowError, OSError):  # a time no calendar knows is left out
-        testsuite.timestamp = datetime.fromtimestamp(min(started), timezone.utc).isoformat(timespec="seconds")
+    testsuite = _Suite(xml_safe(suite))
+    testsuite.id, testsuite.package = "0", ""
+    testsuite.hostname, testsuite.timestamp = xml_safe(_host(records)), _begun(records)
+    bag = Properties()
     for name, value in properties.items():
-        testsuite.add_property(xml_safe(name), xml_safe(value))
-    testsuite.add_testcases([_testcase(group) for group in _by_test(records)])
-    root = JUnitXml(xml_safe(suite))
-    root.add_testsuite(testsuite)
-    root.update_statistics()
+        bag.add_property(Property(xml_safe(name), xml_safe(value)))
+    testsuite.append(bag)
+    testsuite.add_testcases(list(_testcases(records)))
+    testsuite.extend([SystemOut(), SystemErr()])
+    root = JUnitXml()
+    root.append(testsuite)
     _replace(Path(path), root)
 
 
-def _by_test(records: Sequence[Record]) -> list[list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.test, []).append(record)
-    return list(groups.values())
+class _Suite(TestSuite):  # type: ignore[misc]  # junitparser is read without its types
+    """With all that the schema of Ant's reports demands, which is the strictest one."""
+
+    id, package = Attr(), Attr()
+
+
+def _host(records: Sequence[Record]) -> str:
+    """The host, if there was but one."""
+    hosts = {host for record in records if record.conditions for host in record.conditions.hosts}
+    return (hosts.pop().strip() if len(hosts) == 1 else "") or _UNKNOWN_HOST
+
+
+def _begun(records: Sequence[Record]) -> str:
+    """When the first record's measurement began, in UTC, without a zone: so Ant writes it and its schema demands it."""
+    started = [record.started for record in records if math.isfinite(record.started)]
+    begun = _UNKNOWN_TIME
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # none, or one that no calendar knows
+        begun = datetime.fromtimestamp(min(started), timezone.utc)
+    return begun.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _testcases(records: Sequence[Record]) -> Iterator[TestCase]:
+    """A case a test; of two with the same name readers would show one only, so the second gets a number."""
+    times: Counter[tuple[str, str]] = Counter()
+    for group in by_test(records).values():
+        case = _testcase(group)
+        times[case.classname, case.name] += 1
+        if (count := times[case.classname, case.name]) > 1:
+            case.name = f"{case.name} ({count})"
+        yield case
 
 
 def _testcase(group: Sequence[Record]) -> TestCase:
@@ -75,11 +117,10 @@ def _testcase(group: Sequence[Record]) -> TestCase:
     case.append(bag)
     verdict = worst([record.judgement.verdict for record in group])
     if verdict is not Verdict.PASS:
-        excepted = group[0].exception and verdict in (Verdict.FAIL, Verdict.UNDECIDED)
-        kind, type_ = (Skipped, "excepted") if excepted else _RESULTS[verdict]
+        kind, type_ = (Skipped, "excepted") if accepted(group) else _RESULTS[verdict]
         culprit = next(record for record in group if record.judgement.verdict is verdict)
-        because = f"excepted: {group[0].exception}; " if excepted else ""
-        result = kind(xml_safe(because + _message(culprit.judgement)), type_)
+        because = "; ".join(filter(None, (exception_of(group), _message(culprit.judgement))))
+        result = kind(xml_safe(because), type_)
         result.text = xml_safe(failure_message([record.judgement for record in group], culprit.conditions))
         case.append(result)
     return case
@@ -105,19 +146,31 @@ def _seconds(group: Sequence[Record]) -> float:
     """Time of the measurements behind the records, each counted once."""
     longest: dict[str | None, float] = {}
     for record in group:
-        seconds = record.seconds if math.isfinite(record.seconds) else 0.0
+        seconds = min(max(record.seconds, 0.0), _LONGEST) if math.isfinite(record.seconds) else 0.0
         longest[record.measurement] = max(seconds, longest.get(record.measurement, 0.0))
     return sum(longest.values())
 
 
 def numbered(group: Sequence[Record]) -> list[tuple[str, str]]:
     """The properties of all records of one test; the keys of the k-th one (k > 1) end in ``.k``."""
-    pairs = properties(group[0])
+    pairs = properties(group[0]) + _standing(group[0])
     first = dict(_circumstances(group[0].conditions))
     for number, record in enumerate(group[1:], 2):
         own = [pair for pair in _circumstances(record.conditions) if first.get(pair[0]) != pair[1]]
         pairs += [(f"{key}.{number}", value) for key, value in [*_judged(record), *own]]
     return pairs
+
+
+def _standing(record: Record) -> list[tuple[str, str]]:
+    """What is said of a test as a whole, once."""
+    return _pairs({
+        "exception": record.exception,
+        "until": record.until,
+        "expired": record.expired,
+        "attempts": len(record.earlier) + 1 if record.earlier else None,
+        "earlier": ", ".join(map(str, record.earlier)),
+        "gates_not_run": ", ".join(record.gates_not_run),
+    })  # fmt: skip
 
 
 def _judged(record: Record) -> list[tuple[str, str]]:

@@ -4,44 +4,57 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_clusterqual.model.decision import Decision
-from pytest_clusterqual.model.record import SEVERITY, Record, Verdict, worst
+from pytest_clusterqual.model.record import SEVERITY, Record, Verdict, accepted, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.asides import asides, exception_of, gates_not_run
 from pytest_clusterqual.report.digest import findings
 from pytest_clusterqual.report.table import distance
 
-_MOST = 40  # rows of tests that passed; the others are counted
+# Rows of tests that did not pass, and of those that did; the others are counted. GitHub shows no summary of more than
+# 1 MiB.
+_BAD, _GOOD = 200, 40
+_LONGEST = 500  # characters of one text
 _FINDINGS = 5
 _HTML = {character: html.escape(character) for character in "<>&"}
 _WELL = (Verdict.PASS, Verdict.MEASURED)
 
 
-def markdown(records: Sequence[Record], *, run: str, simulated: bool, decision: Decision | None) -> str:
-    """A row a test, the worst first, with the figure that decided it; then who is suspected, and the decision."""
-    return "".join(f"{line}\n" for line in _lines(records, run, simulated, decision))
+def markdown(
+    records: Sequence[Record], *, run: str, simulated: bool, decision: Decision | None, unanswered: Sequence[str] = ()
+) -> str:
+    """A row a test, the worst first, with the figure that decided it; then who is suspected, and the decision.
+
+    `unanswered` are sentences about what was asked for and has no verdict.
+    """
+    return "".join(f"{line}\n" for line in _lines(records, run, simulated, decision, unanswered))
 
 
-def _lines(records: Sequence[Record], run: str, simulated: bool, decision: Decision | None) -> Iterator[str]:
+def _lines(
+    records: Sequence[Record], run: str, simulated: bool, decision: Decision | None, unanswered: Sequence[str]
+) -> Iterator[str]:
     tests: dict[str, list[Record]] = {}
     for record in records:
         tests.setdefault(record.test, []).append(record)
     verdicts = {test: worst([record.judgement.verdict for record in group]) for test, group in tests.items()}
-    overall = worst(list(verdicts.values()))
-    yield f"## Cluster qualification: {overall}"
+    yield f"## Cluster qualification: {_overall(tests, verdicts)}{', incomplete' if unanswered else ''}"
     yield ""
     if simulated:
         yield "> Simulated nodes on one machine: nothing here is evidence about a network."
         yield ""
+    for label, sentence in [*asides(records), *(("no verdict", why) for why in unanswered)]:
+        yield f"> **{label.capitalize()}**: {_cell(sentence)}"
+        yield ""
     yield "| test | criterion | verdict | decided by |"
     yield "| --- | --- | --- | --- |"
     ordered = sorted(tests, key=lambda test: -SEVERITY.index(verdicts[test]))
-    well = [test for test in ordered if verdicts[test] in _WELL]
-    for test in [test for test in ordered if verdicts[test] not in _WELL] + well[:_MOST]:
-        yield _row(test, tests[test], verdicts[test])
-    if len(well) > _MOST:
-        yield f"| {len(well) - _MOST} more that passed | | | |"
+    bad, good = ([test for test in ordered if (verdicts[test] in _WELL) is well] for well in (False, True))
+    for group, most, what in ((bad, _BAD, "that did not pass"), (good, _GOOD, "that passed")):
+        yield from (_row(test, tests[test], verdicts[test]) for test in group[:most])
+        if len(group) > most:
+            yield f"| {len(group) - most} more {what} | | | |"
     yield ""
     yield from _suspects(records)
     if decision is not None:
@@ -50,11 +63,24 @@ def _lines(records: Sequence[Record], run: str, simulated: bool, decision: Decis
     yield f"Run `{_code(run)}`"
 
 
+def _overall(tests: Mapping[str, Sequence[Record]], verdicts: Mapping[str, Verdict]) -> str:
+    """The worst verdict; beside those failures that the project file accepts, and gates that were not run."""
+    excepted = [test for test, group in tests.items() if accepted(group)]
+    rest = [verdict for test, verdict in verdicts.items() if test not in excepted]
+    told = [str(worst(rest) if rest or not excepted else Verdict.PASS)]
+    if excepted:
+        told.append(f"{len(excepted)} failure{'s' if len(excepted) > 1 else ''} accepted")
+    if gates_not_run([record for group in tests.values() for record in group]):
+        told.append("no full qualification")
+    return ", ".join(told)
+
+
 def _row(test: str, group: Sequence[Record], verdict: Verdict) -> str:
     decided = min((record.judgement for record in group if record.judgement.verdict is verdict), key=distance)
     number = f"{text.quantity_of(decided)} {text.value_of(decided)} {text.bound_of(decided)}".strip()
     said = _cell(decided.reason) if verdict not in _WELL else _cell(number)
-    return f"| `{_code(test)}` | {group[0].criterion} | {verdict} | {said} |"
+    because = "; ".join(filter(None, (_cell(exception_of(group)), said)))
+    return f"| `{_code(test)}` | {group[0].criterion} | {verdict} | {because} |"
 
 
 def _suspects(records: Sequence[Record]) -> Iterator[str]:
@@ -73,8 +99,13 @@ def _suspects(records: Sequence[Record]) -> Iterator[str]:
 
 def _cell(told: str) -> str:
     """Outside text that can neither end a cell nor become a link, an image or HTML."""
-    return re.sub(r"[\\\\`*_\[\]|#!<>&]", lambda match: _HTML.get(match[0], f"\\{match[0]}"), text.visible(told))
+    return re.sub(r"[\\\\`*_\[\]|#!<>&]", lambda match: _HTML.get(match[0], f"\\{match[0]}"), _short(told))
 
 
 def _code(told: str) -> str:
-    return text.visible(told).replace("`", "'").replace("|", "\\|")
+    return _short(told).replace("`", "'").replace("|", "\\|")
+
+
+def _short(told: str) -> str:
+    seen = text.visible(told)
+    return seen if len(seen) <= _LONGEST else f"{seen[:_LONGEST]} …"

@@ -8,13 +8,13 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement
 from pytest_clusterqual.model.measurement import Measurement
-from pytest_clusterqual.model.record import Record
+from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.plot_ledger import ledger
 from pytest_clusterqual.report.plot_links import links
@@ -52,7 +52,8 @@ def write_plots(
 ) -> tuple[list[Plot], str]:
     """Write what can be drawn into `folder`, in the place of the plots that are there; the worst tests first.
 
-    `measurements` are as the run folder gives them. No plot is begun after `budget` seconds.
+    `measurements` are as the run folder gives them; of each test its own is looked up once, and only where a plot needs
+    it: it may be large. No plot is begun after `budget` seconds.
 
     Returns:
         What was written, and what is missing, empty if nothing is. Nothing is raised: a plot that fails
@@ -91,36 +92,41 @@ def _pictures(
     for curve, group in _by_layout(records).items():
         yield curve, "scaling", partial(speedup, group)
     for test, group in sorted(tests.items(), key=lambda item: min(severity(r.judgement) for r in item[1])):
-        *_, measured = measurements.get(group[0].measurement or "", (None,))
-        for kind, make in _OF_CRITERION[group[0].criterion](group, measured):
+        for kind, make in _OF_CRITERION[group[0].criterion](group, cache(partial(_measured, group, measurements))):
             yield f"{names[test]}-{kind}", group[0].criterion, make
 
 
+Samples = Callable[[], Measurement | None]
 Makers = Iterator[tuple[str, Callable[[], Picture | None]]]
 
 
-def _of_memory(group: Sequence[Record], measured: Measurement | None) -> Makers:
-    yield "memory", partial(memory, group, measured)
+def _measured(group: Sequence[Record], measurements: Measurements) -> Measurement | None:
+    *_, measured = measurements.get(group[0].measurement or "", (None,))
+    return measured
 
 
-def _of_fabric(group: Sequence[Record], measured: Measurement | None) -> Makers:
-    yield "sizes", partial(sweep, group, _members(group[0].conditions, measured))
+def _of_memory(group: Sequence[Record], samples: Samples) -> Makers:
+    yield "memory", lambda: memory(group, samples())
+
+
+def _of_fabric(group: Sequence[Record], samples: Samples) -> Makers:
+    yield "sizes", lambda: sweep(group, _members(group[0].conditions, samples))
     yield "waits", partial(waits, group)
-    if isinstance(measured, (FabricMeasurement, PairsMeasurement)):
-        yield "links", partial(links, group[0].test, measured)
+    if _asks_pairs(group):
+        yield "links", lambda: _links(group, samples())
 
 
-def _of_scaling(group: Sequence[Record], measured: Measurement | None) -> Makers:
+def _of_scaling(group: Sequence[Record], samples: Samples) -> Makers:
     yield "lost-time", partial(waterfall, group)
-    yield "steps", partial(steps, group, measured)
+    yield "steps", lambda: steps(group, samples())
 
 
-def _of_full_run(group: Sequence[Record], measured: Measurement | None) -> Makers:
-    yield "timeline", partial(timeline, group, measured)
+def _of_full_run(group: Sequence[Record], samples: Samples) -> Makers:
+    yield "timeline", lambda: timeline(group, samples())
     yield "ledger", partial(ledger, group)
 
 
-_OF_CRITERION: dict[str, Callable[[Sequence[Record], Measurement | None], Makers]] = {
+_OF_CRITERION: dict[str, Callable[[Sequence[Record], Samples], Makers]] = {
     "memory": _of_memory,
     "fabric": _of_fabric,
     "scaling": _of_scaling,
@@ -139,15 +145,26 @@ def _by_layout(records: Sequence[Record]) -> dict[str, list[Record]]:
     return dict(zip(names.values(), curves.values(), strict=True))
 
 
-def _members(at: Conditions | None, measured: Measurement | None) -> int | None:
+def _members(at: Conditions | None, samples: Samples) -> int | None:
     """The number of ranks of a group; None where it is not known, or differs from group to group."""
-    if isinstance(measured, FabricMeasurement) and measured.groups:
-        sizes = {len(group) for group in measured.groups}
-        return sizes.pop() if len(sizes) == 1 else None
     if at is None:
         return None
     kinds = {"world": at.ranks, "inter_node": at.nodes, "rails": at.nodes, "intra_node": at.nproc_per_node}
-    return kinds.get(at.group or "")
+    if at.group in kinds:
+        return kinds[at.group]
+    measured = samples()
+    sizes = {len(group) for group in measured.groups} if isinstance(measured, FabricMeasurement) else set()
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _asks_pairs(group: Sequence[Record]) -> bool:
+    """True of the test of all pairs, and of a sweep that has asked them because it missed a rate."""
+    judged = [record.judgement for record in group]
+    return any(j.quantity == "pair_busbw" or j.verdict in (Verdict.FAIL, Verdict.UNDECIDED) for j in judged)
+
+
+def _links(group: Sequence[Record], measured: Measurement | None) -> Picture | None:
+    return links(group[0].test, measured) if isinstance(measured, (FabricMeasurement, PairsMeasurement)) else None
 
 
 def _file_names(tests: Iterable[str]) -> dict[str, str]:

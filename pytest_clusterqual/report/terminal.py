@@ -14,6 +14,7 @@ from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.asides import asides
 from pytest_clusterqual.report.digest import because, by_criterion, conditions_of, findings, heavy_loads, states
 from pytest_clusterqual.report.saving import saving_lines
 from pytest_clusterqual.report.table import GAP, STYLES, filled, severity, table, words
@@ -110,6 +111,7 @@ def _closing(
         lines.append(_decision(decision, criteria.get("decision", [])))
     for test in dict.fromkeys(record.test for record in records if record.judgement.quantity == "time"):
         lines.append(("ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""))
+    lines += [(label, line, "yellow") for label, line in asides(records)]
     lines += [("saving", line, "") for line in saving_lines(records)]
     lost = [record for record in records if record.judgement.quantity == "lost_time" and record.judgement.parts]
     lines += [("lost time", f"{text.case_of(r.test)}: {text.parts_of(r.judgement)}", "") for r in lost]

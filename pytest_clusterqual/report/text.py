@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Finding, Judgement
 from pytest_clusterqual.model.telemetry import NodeTelemetry
+from pytest_clusterqual.model.variables import given_options
 
 # Ratios that people say in percent; any other follows the requirement's own way of saying it.
 _SHARES = (
@@ -154,6 +157,15 @@ def throttled_lines(telemetry: Iterable[NodeTelemetry]) -> list[str]:
         visible(f"{node} was throttled ({'; '.join(what)}): slow timings may come from heat or power, not from the job")
         for node, what in seen.items()
     ]
+
+
+def repeat_with(environment: Mapping[str, Any]) -> str:
+    """The command that made a run, with the options that variables gave; of a merged run those of its parts."""
+    if isinstance(merged := environment.get("merged"), Mapping):
+        return "; ".join(filter(None, map(repeat_with, merged.values())))
+    given = given_options(environment.get("variables", {}))
+    words = [f"{name}={shlex.quote(value)}" for name, value in given.items()]
+    return " ".join([*words, argv]) if (argv := str(environment.get("argv", ""))) else ""
 
 
 def _number(judgement: Judgement, value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,16 @@ def torchrun(example: str, folder: Path, *, ranks: int, restarts: int = 0) -> su
             [sys.executable, *words], cwd=folder, stdout=output, stderr=subprocess.STDOUT,
             env={**environment, "CLUSTERQUAL_PROBE": str(folder / "probe")}, start_new_session=True,
         )  # fmt: skip
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """What stands in the blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def labels(text: str) -> set[str]:
+    """What the lines of an output begin with."""
+    return {re.split(r"\s{2,}", line)[0] for line in text.splitlines() if re.match(r"[a-z]", line)}
 
 
 def shell(command: str, folder: Path) -> str:

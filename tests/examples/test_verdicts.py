@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from scripts import EXAMPLES, TRAINERS, shell, skip_without_trainer
+from scripts import EXAMPLES, TRAINERS, blocks, labels, shell, skip_without_trainer
 
 # Each takes a minute or two. What the scripts write through their probes is tested beside this without the suite, and
 # a command in the suite in tests/plugin.
@@ -39,3 +39,6 @@ def test_an_example_gets_its_verdicts(example: str, tmp_path: Path) -> None:
         ("full_run", "goodput"), ("full_run", "checkpoint_blocking"), ("full_run", "recovery"),
     }, out  # fmt: skip
     assert {verdict for found in verdicts.values() for verdict in found} == {"PASS", "MEASURED"}, out
+    if example == "plain":
+        *_, shown = blocks((EXAMPLES.parent / "docs" / "own-job.md").read_text(encoding="utf-8"), "text")
+        assert labels(shown) - labels(out) == set(), out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -19,12 +20,15 @@ def test_options(pytestconfig: pytest.Config) -> None:
     ours = [o for group in pytestconfig._parser._groups if group.name == "clusterqual" for o in group.options]
     assert [name for option in ours for name in option.names()] == [
         "--nodes", "--nproc-per-node", "--qual-config", "--qual-launcher", "--qual-hosts", "--qual-resume",
-        "--qual-replay", "--qual-baseline", "--qual-tolerance", "--qual-run-dir", "--qual-report", "--qual-keep-going",
+        "--qual-again", "--qual-replay", "--qual-baseline", "--qual-tolerance", "--qual-run-dir", "--qual-report",
+        "--qual-keep-going",
     ]  # fmt: skip
 
 
-def test_marker(pytestconfig: pytest.Config) -> None:
-    assert any(line.startswith("criterion(name, needs=()): ") for line in pytestconfig.getini("markers"))
+def test_markers(pytestconfig: pytest.Config) -> None:
+    told = [re.split(r"\W", line)[0] for line in pytestconfig.getini("markers")]
+    ours = ["criterion", "nodes", "memory", "fabric", "scaling", "full_run", "decision"]
+    assert [name for name in told if name in ours] == ours
 
 
 def test_fixtures() -> None:
@@ -39,7 +43,7 @@ def test_fixtures() -> None:
 def test_record_fields() -> None:
     assert names(Record) == [
         "schema", "run", "test", "criterion", "judgement", "conditions", "measurement", "started", "seconds",
-        "exception", "attempt",
+        "exception", "attempt", "until", "expired", "earlier", "gates_not_run",
     ]  # fmt: skip
     assert names(Judgement) == [
         "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "expected",

@@ -87,7 +87,7 @@ def reported(run: Run) -> dict[str, list[str]]:
 )
 def test_what_was_measured_is_not_measured_again(cut: Site, first: tuple[str, ...], second: tuple[str, ...]) -> None:
     kill(cut, *first)
-    before = RunFolder.open(cut.path / "run").measurements()
+    before = dict(RunFolder.open(cut.path / "run").measurements())
     assert [criterion for _, criterion, _ in before.values()] == ["memory"]
 
     run = resume(cut, *second)

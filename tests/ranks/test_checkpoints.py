@@ -41,10 +41,11 @@ from pytest_clusterqual.rank.training import global_losses
 def planted(folder: Path, step: int, *, ranks: int = 2, markers: int = 2, metadata: bool = True) -> Path:
     place = step_folder(folder, step)
     place.mkdir(parents=True)
-    for rank in range(markers):
-        write_marker(place, rank, ranks)
     if metadata:
         (place / METADATA).write_bytes(b"x")
+    for rank in range(markers):
+        (place / f"__{rank}_0.distcp").write_bytes(b"weights")
+        write_marker(place, rank, ranks)
     return place
 
 
@@ -79,10 +80,24 @@ def test_a_checkpoint_of_any_world_size_counts_once_all_its_ranks_have_marked_it
     assert latest_complete(tmp_path) == (place, 20)
 
 
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", METADATA])
+@pytest.mark.parametrize("left", [b"", b"w", None], ids=["empty", "cut", "gone"])
+def test_one_that_has_lost_data_gives_way_to_the_one_before(tmp_path: Path, name: str, left: bytes | None) -> None:
+    before = planted(tmp_path, 10)
+    damaged = planted(tmp_path, 20)
+    planted(tmp_path, 30, markers=1)
+    if left is None:
+        (damaged / name).unlink()
+    else:
+        (damaged / name).write_bytes(left[: (damaged / name).stat().st_size - 1])
+    assert remove_torn(tmp_path) == ([] if (name, left) == (METADATA, None) else [20])
+    assert latest_complete(tmp_path) == (before, 10)
+
+
 def test_a_marker_is_whole_or_absent(tmp_path: Path) -> None:
     write_marker(tmp_path, 3, 8)
     assert [path.name for path in tmp_path.iterdir()] == ["rank-00003.done"]
-    assert json.loads((tmp_path / "rank-00003.done").read_text()) == {"world_size": 8}
+    assert json.loads((tmp_path / "rank-00003.done").read_text()) == {"world_size": 8, "bytes": 0}
 
 
 @pytest.mark.parametrize(
@@ -308,16 +323,21 @@ def save_often(ctx: Any, *, folder: str, mode: str) -> Any:
         keeper.save(job, step)
     keeper.wait()
     dist.barrier()
-    return [[save.step for save in saved], complete_steps(Path(folder))]
+    kept = complete_steps(Path(folder))
+    dist.barrier()
+    if ctx.rank == 1:  # storage loses the last page
+        os.truncate(step_folder(Path(folder), 4) / "__1_0.distcp", 4096)
+    dist.barrier()
+    return [[save.step for save in saved], kept, keeper.load(job)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_the_last_two_are_kept_and_old_ones_go(tmp_path: Path, mode: str) -> None:
-    for saved, kept in run_ranks(save_often, tmp_path, nodes=["a", "a"], folder=str(tmp_path / "c"), mode=mode):
+def test_the_last_two_are_kept_so_that_one_may_be_damaged_and_old_ones_go(tmp_path: Path, mode: str) -> None:
+    for saved, kept, loaded in run_ranks(save_often, tmp_path, nodes=["a", "a"], folder=str(tmp_path / "c"), mode=mode):
         assert saved == [1, 2, 3, 4]
-        assert kept[-2:] == [3, 4]
-    assert complete_steps(tmp_path / "c") in ([3, 4], [2, 3, 4])  # the second: rank 1's marker came after the look
+        assert kept in ([3, 4], [2, 3, 4])  # the second: rank 1's marker came after the look
+        assert loaded == 3
 
 
 class Malicious:
@@ -330,6 +350,7 @@ def test_metadata_that_would_call_something_is_refused(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     place = planted(tmp_path, 10, ranks=1, markers=1)
     (place / METADATA).write_bytes(pickle.dumps(Malicious()))
+    write_marker(place, 0, 1)
     (answer,) = run_ranks(load_and_go_on, tmp_path / "s", nodes=["a"], folder=str(tmp_path), layout=DDP)
     assert answer.startswith(f"ClusterQualError: {place}: not a checkpoint of this package: its metadata names posix")
     assert not (tmp_path / "owned").exists()

@@ -40,7 +40,7 @@ def start(place: Path, text: str, *, rank: int = 0, failure: Failure | None = No
     (place.parent / "script.py").write_text(text)
     told = {
         "folder": str(place), "home": str(place.parent), "failure": to_json(failure) if failure else None,
-        "environment": {"MINE": "yes"}, **order,
+        "environment": {"MINE": "yes"}, "victim": "", "hang_timeout": 30.0, **order,
     }  # fmt: skip
     environment = {
         **os.environ, "CLUSTERQUAL_STORE": "127.0.0.1:1", "CLUSTERQUAL_SECRET": "00", "CLUSTERQUAL_LAUNCH": "test",

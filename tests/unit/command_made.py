@@ -63,4 +63,4 @@ def left_behind(folder: Path, ranks: int = 2) -> CommandRun:
         )
         for rank in range(ranks)
     )  # fmt: skip
-    return CommandRun(folder=folder, processes=processes, places=places, clocks={}, samples={})
+    return CommandRun(folder=folder, processes=processes, places=places, began={}, ended={}, samples={})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pytest_clusterqual.model.log import TrainingLog
+from pytest_clusterqual.model.log import LoggedStep, TrainingLog
 from pytest_clusterqual.read.training_log import read_training_log
 
 START = datetime(2026, 3, 1, 22, 59, 30, 250000)
@@ -25,6 +25,10 @@ def written(folder: Path, text: str, name: str = "train.log") -> Path:
 
 def read(folder: Path, text: str, pattern: str | None = None) -> TrainingLog:
     return read_training_log([written(folder, text)], pattern)
+
+
+def steps_of(log: TrainingLog) -> list[LoggedStep]:
+    return [step for attempt in log.attempts for step in attempt]
 
 
 def at(seconds: float) -> str:

@@ -13,7 +13,7 @@ from pytest_clusterqual import probe as probing
 from pytest_clusterqual.judge.full_run.probe import Accounts
 from pytest_clusterqual.model.probe import ProbeLedger
 from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.read.probe import probe_files, probe_lines
+from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines
 
 
 class Clock:
@@ -161,6 +161,13 @@ def ledger(folder: Path) -> ProbeLedger:
     for rank, files in probe_files(folder, lambda _text: None).items():
         accounts.add(rank, ((file.start, probe_lines(file, lambda _text: None)) for file in files))
     return accounts.ledger()
+
+
+def written(folder: Path, rank: int = 0, attempt: int = 0) -> list[FastLine]:
+    torn: list[str] = []
+    lines = list(probe_lines(probe_files(folder, torn.append)[rank][attempt], torn.append))
+    assert torn == []
+    return lines
 
 
 def steps(process: Process, count: int, *, data: float = 0.25, step: float = 1.0) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from made import RUN, memory_measurement
 
+from pytest_clusterqual import __version__
 from pytest_clusterqual.judging import judge_again, own_project
 from pytest_clusterqual.runs import RunFolder
 
@@ -28,7 +29,10 @@ TEST = "qualification/test_memory.py::test_memory[ddp-2nodes]"
 
 
 def recorded(path: Path, *, project: str = PROJECT) -> RunFolder:
-    environment = {"project": "small", "project_file": project, "nodes": 2, "nproc_per_node": 1}
+    environment = {
+        "project": "small", "project_file": project, "nodes": 2, "nproc_per_node": 1, "package": __version__,
+        "launcher": "local", "named_hosts": [], "argv": "pytest qualification/ --nodes 2", "variables": {},
+    }  # fmt: skip
     folder = RunFolder.create(path, run=RUN, environment=environment, simulated=True)
     folder.add_measurement("memory", TEST, memory_measurement())
     for record in judge_again(folder, own_project(folder)):

@@ -45,7 +45,7 @@ class Commanded(Session):
             probes(folder, rank, *(step(number, tokens=64) for number in range(1, 5)), world=nodes)
         run = left_behind(folder, nodes)
         yield CommandRun(
-            folder=folder, processes=run.processes, places=run.places, clocks={}, samples={},
+            folder=folder, processes=run.processes, places=run.places, began={}, ended={}, samples={},
             out_of_memory=self._out_of_memory,
         )  # fmt: skip
 

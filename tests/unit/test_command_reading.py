@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_made import GIB, JOB, begins, ends, left_behind, made_folder, probes, step
+from logs_made import megatron
 
 from pytest_clusterqual.command_measuring import _steps_done
 from pytest_clusterqual.command_reading import probed, rank_memory, trained
@@ -82,8 +83,24 @@ def test_the_log_of_rank_0_is_read_where_the_file_says_so(folder: Path) -> None:
     job = replace(JOB, log=True, pattern=r"step (?P<step>\d+) took (?P<seconds>[\d.]+) s")
     (rank,) = trained(left_behind(folder), job, warmup=1)
     assert (rank.rank, rank.step_seconds) == (0, (0.5, 0.5, 0.5))
-    with pytest.raises(ReadError, match="no line of 5 tells of a step"):
+    with pytest.raises(ReadError) as error:
         trained(left_behind(folder), replace(job, pattern=None), warmup=1)
+    assert "own: none of 2 ranks printed a step that can be read; rank 0: " in str(error.value)
+    assert "no line of 5 tells of a step" in str(error.value)
+    assert "workload.log.pattern: 'step (?P<step>" in str(error.value)
+    assert "--pattern" not in str(error.value)
+    with pytest.raises(ReadError, match=r"rank 0: .*workload\.log\.pattern .* is found in none of 5 lines"):
+        trained(left_behind(folder), replace(job, pattern=r"nothing (?P<step>\d+)"), warmup=1)
+
+
+def test_the_log_is_of_the_rank_whose_lines_tell_most_steps(folder: Path) -> None:
+    """Megatron-LM prints from its last rank."""
+    (folder / OUTPUT / "rank0.log").write_text("  world_size ...................... 2\n")
+    (folder / OUTPUT / "rank1.log").write_text(megatron([2.0, 1.0, 1.0]))
+    (rank,) = trained(left_behind(folder), replace(JOB, log=True), warmup=10)
+    assert (rank.rank, rank.otherwise) == (1, ("as the log of rank 1 tells them (Megatron-LM)",))
+    (folder / OUTPUT / "rank0.log").write_text(megatron([2.0, 1.0, 1.0]))
+    assert trained(left_behind(folder), replace(JOB, log=True), warmup=10)[0].rank == 0
 
 
 def test_memory_on_a_host_is_the_share_of_each_rank(folder: Path) -> None:

@@ -70,6 +70,17 @@ def test_what_is_not_told_is_unknown() -> None:
     assert (found.data_seconds, found.losses, found.tokens_per_step) == ((), (), 0)
 
 
+@pytest.mark.parametrize("told", [(1, 2), (2,)], ids=["of every step", "of some"])
+def test_a_loss_that_is_no_number_is_no_unknown_one(told: tuple[int, ...]) -> None:
+    """A probe writes null for what JSON does not know."""
+    rank = Rank().starts().span("step", 1.0, step=1).mark("loss", 1, value=None)
+    rank.span("step", 1.0, step=2)
+    if 2 in told[1:]:
+        rank.mark("loss", 2, value=4.5)
+    with pytest.raises(MeasurementError, match="rank 0: the loss of step 1 is no finite number: the training diverged"):
+        trained(rank)
+
+
 def test_a_step_that_failed_or_ran_in_another_thread_is_none() -> None:
     rank = Rank().starts().step(1).breaks(after=0.5).span("step", 1.0, step=9, background=True)
     assert len(trained(rank).step_seconds) == 1
@@ -109,6 +120,21 @@ def test_a_log_tells_of_rank_0_only_and_a_line_of_several_steps_their_mean() -> 
         training_of_log(log((1, 1, 1.0)), replace(JOB, tokens_per_step=64), warmup=0, script="").tokens_per_step == 64
     )
     assert training_of_log(log((1, 1, 1.0), global_batch=8), JOB, warmup=0, script="").sequences_per_step == 8
+
+
+@pytest.mark.parametrize(("loss", "skipped", "refused"), [
+    (float("nan"), 0, True), (float("inf"), 1, True), (float("nan"), 2, False), (4.5, 0, False),
+])  # fmt: skip
+def test_a_log_that_diverged_is_no_work_to_be_timed(loss: float, skipped: int, refused: bool) -> None:
+    """A line of two steps; those that the trainer has skipped have no loss."""
+    made = log((2, 2, 1.0), (4, 2, 0.5))
+    first, last = made.attempts[0]
+    diverged = replace(made, attempts=((first, replace(last, loss=loss, skipped=skipped)),))
+    if refused:
+        with pytest.raises(MeasurementError, match=r"own: rank0\.log:2: the loss of step 4 is no finite number"):
+            training_of_log(diverged, JOB, warmup=1, script="aa")
+    else:
+        assert training_of_log(diverged, JOB, warmup=1, script="aa").step_seconds
 
 
 def test_a_log_with_too_few_steps_is_refused() -> None:

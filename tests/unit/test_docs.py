@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from pathlib import Path
 
 import pytest
 
+from pytest_clusterqual import plugin
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Judgement, Record, Verdict
+from pytest_clusterqual.model.measurement import CRITERIA, KINDS
+from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
 from pytest_clusterqual.own import TrainingJob
 from pytest_clusterqual.read.command import CommandSection
@@ -40,7 +43,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
-    text, _command = blocks("docs/project-file.md", "yaml")
+    text, *_parts = blocks("docs/project-file.md", "yaml")
     (tmp_path / "clusterqual.yaml").write_text(text)
     project = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1)
     assert project.fabric is not None
@@ -48,7 +51,7 @@ def test_the_project_file_of_the_page_loads(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_page_loads(tmp_path: Path) -> None:
-    _whole, text = blocks("docs/project-file.md", "yaml")
+    _whole, text, *_parts = blocks("docs/project-file.md", "yaml")
     (tmp_path / "train.py").touch()
     (tmp_path / "clusterqual.yaml").write_text(f"version: 1\nproject: page\n{text}memory: {{}}\nscaling: {{}}\n")
     job = load_project(tmp_path / "clusterqual.yaml", nodes=2, nproc_per_node=1).command
@@ -96,6 +99,11 @@ def test_the_example_of_an_own_test_is_the_one_in_the_suite() -> None:
     assert blocks("README.md", "python")[0].strip() == test.strip()
 
 
+def test_every_fixture_is_on_its_page() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", page("docs/own-tests.md"), flags=re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*plugin._FIXTURES, "case"}
+
+
 def test_every_field_and_verdict_is_on_its_page() -> None:
     records = page("docs/records.md")
     for kind in (Record, Judgement):
@@ -103,43 +111,14 @@ def test_every_field_and_verdict_is_on_its_page() -> None:
             assert field.name == "judgement" or re.search(rf"`(?:judgement)?\.?{field.name}`", records), field.name
     for field in dataclasses.fields(Conditions):
         assert f"`{field.name}`" in records, field.name
+    kinds = typing.get_args(typing.get_type_hints(Interval)["kind"])
+    of_measurements = {kind for kinds_of_one in KINDS.values() for kind in kinds_of_one} - set(CRITERIA)
+    (of_criterion,) = re.findall(r"^\| .*`criterion` \|(.*)", records, flags=re.MULTILINE)
+    assert {*CRITERIA, "own"} == set(re.findall(r"`(\w+)`", of_criterion))
+    for name in (*kinds, *of_measurements):
+        assert f"`{name}`" in records, name
     for verdict in Verdict:
         assert f"| {verdict} |" in page("docs/verdicts.md")
-
-
-def test_the_make_targets_of_the_readme_exist() -> None:
-    makefile = page("Makefile")
-    for target in set(re.findall(r"^    make (\w+)", page("README.md"), flags=re.MULTILINE)):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_the_pipelines_of_the_page_are_yaml_and_their_commands_exist() -> None:
-    import yaml
-
-    gitlab, github = (yaml.safe_load(text) for text in blocks("docs/ci.md", "yaml"))
-    commands = [*gitlab["qualify"]["script"], *gitlab["qualify"]["after_script"]]
-    commands += [step["run"] for step in github["jobs"]["qualify"]["steps"] if "run" in step]
-    commands += re.findall(r"^    ((?:pytest|clusterqual) .*)", page("docs/ci.md"), flags=re.MULTILINE)
-    commands += re.findall(r"^    ((?:pytest|clusterqual) .*)", page("docs/recorded-runs.md"), flags=re.MULTILINE)
-    assert len(commands) > 12
-    for command in commands:
-        parse(command)
-
-
-def parse(command: str) -> None:
-    """Refuse a command line with an option or a subcommand that does not exist."""
-    import shlex
-
-    from pytest_clusterqual.cli import _parser
-
-    words = shlex.split(command.partition(">")[0], comments=True)
-    if words[0] == "clusterqual":
-        _parser().parse_args(words[1:])
-        return
-    options = {word.partition("=")[0] for word in words if word.startswith("--qual-") or word == "--nodes"}
-    plugin = page("pytest_clusterqual/plugin.py")
-    for option in options:
-        assert f'"{option}"' in plugin, option
 
 
 def test_every_page_is_in_the_site() -> None:
@@ -162,5 +141,3 @@ def test_the_factory_of_the_page_is_the_one_of_the_examples() -> None:
     assert factory.workload.factory is not None
     told = set(re.findall(r"^\| `(\w+)` \| ", page("docs/factory.md").partition("## ")[0], flags=re.MULTILINE))
     assert told == {field.name for field in dataclasses.fields(TrainingJob)}
-    for command in re.findall(r"^    (pytest .*)", page("docs/factory.md"), flags=re.MULTILINE):
-        parse(command)

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def ending_with(report: Path | None) -> Ending:
-    project = SimpleNamespace(name="demo", decision=None)
+    project = SimpleNamespace(name="demo", decision=None, baseline=None)
     return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: (), report=report)))
 
 

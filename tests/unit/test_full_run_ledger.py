@@ -168,6 +168,39 @@ def test_a_rank_that_does_not_come_back_is_an_error_where_all_are_to() -> None:
         account(run)
 
 
+def test_how_a_rank_was_accounted_is_told_beside_goodput() -> None:
+    run = killed_run()
+    moved = replace(run, ranks=(run.ranks[0], shifted(run.ranks[1], 7000.0, clock="spare", first=1)))
+    (note,) = the(judge_full_run(measured(moved), []), "goodput").findings
+    assert (note.suspect, note.kind, note.level) == ("rank 1 on node1", "account", "note")
+    assert note.evidence.startswith("went on under another clock (another host, or after a boot)")
+    assert note.check_next == "are those of all hosts set by one time server?"
+    assert the(judge_full_run(measured(run), []), "goodput").findings == ()
+
+
+def test_a_command_that_never_says_where_it_resumed_is_told_once_for_all_its_ranks() -> None:
+    ranks = [
+        Rank(number).starts().steps(1, 4).ends("RuntimeError").starts().steps(1, 6).mark("done").run()
+        for number in (0, 1)
+    ]  # fmt: skip
+    run = replace(full_run(*ranks, steps=6), checkpoints=None)
+    (note,) = the(judge_full_run(measured(run), []), "goodput").findings
+    assert note.suspect == "rank 0 on node0 and 1 more"
+    assert "so that all steps before count as lost" in note.evidence
+    assert note.check_next.startswith("call probe.resumed(step) where a checkpoint is loaded")
+
+
+@pytest.mark.parametrize(("command", "told"), [
+    (True, r'between step and data: give what the script does there a name, such as `with probe.hook\("evaluation"'),
+    (False, "between step and data: what was measured is not the whole run"),
+])  # fmt: skip
+def test_time_in_no_state_is_an_error_that_says_where_it_lies(command: bool, told: str) -> None:
+    rank = Rank().ready().steps(1, 4).passes(1.5).steps(5, 10).finishes()
+    run = full_run(rank.run(), nodes=1)
+    with pytest.raises(MeasurementError, match=rf"1\.5 s of the .* more than 0\.5 % and 1 s; most of them lie {told}"):
+        account(replace(run, checkpoints=None) if command else run)
+
+
 # -- what a step is made of ----------------------------------------------------------------------
 
 

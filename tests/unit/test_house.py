@@ -16,7 +16,7 @@ PACKAGE = "pytest_clusterqual"
 
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
-FILES = frozenset({"runs", "lines", "leases", "channel", "probe", "own"})
+FILES = frozenset({"runs", "lines", "samples", "leases", "channel", "probe", "own"})
 # The session and its parts.
 FLOOR_TWO = frozenset({
     "session", "world", "training_launch", "command_launch", "command_trouble", "perf_run", "wire", "reach", "trouble"
@@ -25,7 +25,7 @@ FLOOR_TWO = frozenset({
 DOORS = frozenset({
     "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
     "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
-    "judging", "sealing", "comparing", "replay", "outcomes", "baseline", "merging",
+    "judging", "following", "sealing", "verifying", "comparing", "replay", "outcomes", "baseline", "merging",
     "recorded_commands", "options", "reporting",
 })  # fmt: skip
 BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "rank": WORDS | {"channel", "probe", "own"},
     "probe": frozenset({"", "errors"}),  # it is imported by scripts that know nothing of the rest
     "own": frozenset({""}),  # and this one by a factory
-    "runs": WORDS | {"lines"},
+    "samples": WORDS | {"lines"},
+    "runs": WORDS | {"lines", "samples"},
     **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
     "measuring": BELOW_SESSION | FLOOR_TWO,
     "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},

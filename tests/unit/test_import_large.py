@@ -52,5 +52,5 @@ def test_ranks_that_contradict_themselves_do_so_in_any_process(tmp_path: Path) -
     killed_run(tmp_path, ranks=2)
     again = tmp_path / "rank1-attempt2.jsonl"
     again.write_text((tmp_path / "rank1-attempt0.jsonl").read_text().replace('"attempt":0', '"attempt":2', 1))
-    with pytest.raises(MeasurementError, match="rank 1: attempt 2 began"):
+    with pytest.raises(MeasurementError, match="rank 1: attempt 2 on vm began"):
         import_probe(tmp_path, processes=2)

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from probe_made import Run, killed_run
 
@@ -87,6 +88,25 @@ def test_the_script_of_the_page_is_killed_and_goes_on(tmp_path: Path, capsys: py
     assert all(rank["seconds"][state] > 0 for state in states)
     assert sum(rank["seconds"].values()) == pytest.approx(rank["wall"])
     assert abs(rank["seconds"]["residual"]) < max(0.005 * rank["wall"], 1.0)
+
+
+def test_two_ranks_of_the_script_of_the_page_write_no_file_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "probe.md").read_text(encoding="utf-8"), re.DOTALL)
+    for long, short in (("201)", "51)"), ("(1024, 256)", "(4, 256)")):
+        assert script.count(long) == 1
+        script = script.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERQUAL_PROBE", raising=False)
+    written: dict[str, set[str]] = {"0": set(), "1": set()}
+    save = np.savez
+    for rank, names in written.items():
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(np, "savez", lambda to, names=names, **more: (names.add(str(to)), save(to, **more)))
+        exec(script, {})
+    assert written["0"] and written["1"] and not written["0"] & written["1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["weights-0.npz", "weights-1.npz"]
 
 
 def test_the_table_of_the_page_is_one_that_closes() -> None:

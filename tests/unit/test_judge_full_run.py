@@ -250,5 +250,5 @@ def test_somebody_must_have_come_back_from_a_failure() -> None:
 def test_two_processes_that_were_one_rank_at_once_are_refused() -> None:
     run = killed_run()
     early = shifted(run.ranks[0], -5.0, first=1)
-    with pytest.raises(MeasurementError, match=r"rank 0: attempt 1 began .* s before attempt 0 had ended"):
+    with pytest.raises(MeasurementError, match=r"rank 0: attempt 1 on vm began .* s before attempt 0 on vm had ended"):
         account(replace(run, ranks=(early, run.ranks[1])))

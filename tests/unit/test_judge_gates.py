@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_clusterqual.judge.gates import Outcome, gate
+from pytest_clusterqual.judge.gates import Outcome, gate, not_run
 from pytest_clusterqual.model.record import Verdict
 
 
@@ -23,15 +23,15 @@ def test_the_gate_opens_where_everything_needed_passed() -> None:
     assert gate((), [], DDP) is None
 
 
-def test_what_was_not_run_is_named() -> None:
-    expected = "fabric was not run: select it too, or use --qual-keep-going"
+def test_what_was_asked_for_and_has_no_record_is_named() -> None:
+    expected = "fabric was asked for and has no record: see why it was skipped, or use --qual-keep-going"
     assert gate(("memory", "fabric"), [memory("ddp", Verdict.PASS)], DDP) == expected
 
 
 def test_only_the_same_layout_counts() -> None:
     assert gate(("memory",), [memory("ddp", Verdict.PASS), memory("fsdp", Verdict.FAIL)], DDP) is None
     assert gate(("memory",), [memory("fsdp", Verdict.PASS)], DDP) == (
-        "memory was not run: select it too, or use --qual-keep-going"
+        "memory was asked for and has no record: see why it was skipped, or use --qual-keep-going"
     )
 
 
@@ -61,3 +61,11 @@ def test_numbers_without_requirement_open_no_gate() -> None:
 
 def test_plain_tuples_do_as_well() -> None:
     assert gate(("memory",), [("test_memory[ddp]", "memory", {"layout": "ddp"}, Verdict.PASS)], DDP) is None
+
+
+def test_a_gate_that_nobody_asked_for_was_not_run() -> None:
+    needs = ("memory", "fabric")
+    assert not_run(needs, [("fabric", {})], DDP) == ("memory",)
+    assert not_run(needs, [("fabric", {}), ("memory", {"layout": "fsdp"})], DDP) == ("memory",)
+    assert not_run(needs, [("fabric", {}), ("memory", {"layout": "ddp"})], DDP) == ()
+    assert not_run((), [], DDP) == ()

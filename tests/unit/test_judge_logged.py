@@ -255,3 +255,32 @@ def test_a_bar_is_its_own_clock(tmp_path: Path) -> None:
     assert value(run.seconds) == pytest.approx(12)
     assert run.seconds and (run.seconds.lines, run.seconds.steps) == (40, 40)
     assert set(run.rates) == {"samples"}
+
+
+@pytest.mark.parametrize(
+    ("clock", "told"), [(1.3, "of 129 s between steady"), (0.97, "steady lines tell"), (1.004, "")]
+)
+def test_time_that_neither_steps_nor_pauses_account_for_is_told(clock: float, told: str) -> None:
+    """The same bound as in a full run: half a percent, or a second."""
+    took = noisy(100, 1.0, share=0.001)
+    run = run_of([[step(n, seconds=took[n], now=sum(took[: n + 1]) * clock) for n in range(100)]])
+    assert (run.pauses, run.timed_by) == ((), "as the lines tell it")
+    assert len(run.warnings) == bool(told)
+    assert " ".join(run.warnings).startswith(told)
+
+
+def test_pauses_and_clocks_leave_nothing_untold() -> None:
+    took = noisy(40, 2.0)
+    now = [sum(took[: n + 1]) + 30 * (n > 20) for n in range(40)]
+    assert run_of([[step(n, seconds=took[n], now=now[n]) for n in range(40)]]).warnings == ()
+    assert run_of([[step(n, now=now[n]) for n in range(40)]]).warnings == ()
+    few = run_of([[step(10 * n, over=1, seconds=2.0, now=30.0 * n) for n in range(40)]])
+    assert few.warnings == (), "of nine steps in ten no line tells the time"
+
+
+def test_how_many_steps_were_lost_is_not_known_exactly_between_lines() -> None:
+    attempts = [[step(n, seconds=2.0) for n in steps] for steps in (range(10, 101, 10), range(100, 151, 10))]
+    run = run_of(attempts)
+    assert run.attempts[0].lost == 1
+    assert "which steps were done again exactly: lines stand 10 steps apart" in run.missing
+    assert not any("done again" in sentence for sentence in run_of(attempts[:1]).missing)

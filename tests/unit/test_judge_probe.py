@@ -224,8 +224,41 @@ def test_between_hosts_the_wall_clocks_tell_the_outage_and_that_is_said() -> Non
     assert any("under another clock" in text for text in ledger.warnings)
 
 
+def elsewhere(*lines: Line, wall: float, began: float = 5000.0) -> tuple[ProbeStart, list[Line]]:
+    """A second process of a rank, on a host of another clock; `wall` is when it began by the wall clock."""
+    return start(attempt=1, host="gpu002", clock="b", began=began, at=began, wall=wall), list(lines)
+
+
+@pytest.mark.parametrize(("wall", "refused"), [(109.0, False), (107.0, True), (100.0, True)])
+def test_processes_of_one_rank_on_two_hosts_may_overlap_no_more_than_their_wall_clocks_differ(
+    wall: float, refused: bool
+) -> None:
+    """The first one ends at 13 s, when its wall clock says 113 s."""
+    processes = [(start(), [line("step", 12, 1, step=1)]), elsewhere(line("step", 5001, 1, step=2), wall=wall)]
+    if not refused:
+        Accounts().add(0, processes)
+        return
+    told = rf"rank 0: attempt 1 on gpu002 began {113 - wall:g} s, by the wall clocks .* attempt 0 on gpu001 had ended"
+    with pytest.raises(MeasurementError, match=told):
+        Accounts().add(0, processes)
+
+
+def test_what_happened_when_is_told_on_one_time_line_through_all_hosts() -> None:
+    """300 steps of a second on each host, with an outage of 7 s between; the first host had been up for long."""
+    first = [line("step", 1_000_000 + i, 1.0, step=i + 1, tokens=8) for i in range(300)]
+    then = [line("step", 50 + 1.5 * i, 1.5, step=301 + i, tokens=8) for i in range(300)]
+    accounts = Accounts()
+    accounts.add(0, [
+        (start(began=1_000_000, at=1_000_000, wall=2000.0), first),
+        elsewhere(line("resumed", 50, step=300), *then, wall=2307.0, began=50.0),
+    ])  # fmt: skip
+    (change,) = [finding for finding in accounts.ledger().over_time.findings if finding.kind == "change"]
+    assert "from step 301 on" in change.evidence
+    assert "what happened 307 s after the first step" in change.check_next
+
+
 def test_two_processes_that_were_one_rank_at_once_are_refused() -> None:
-    with pytest.raises(MeasurementError, match=r"rank 0: attempt 1 began 2 s before attempt 0 had ended: .*own rank"):
+    with pytest.raises(MeasurementError, match=r"rank 0: attempt 1 on gpu001 began 2 s before .*: .*own rank"):
         Accounts().add(0, [(start(), [line("step", 12, 1, step=1)]), (start(attempt=1, began=11.0), [])])
 
 
@@ -268,7 +301,9 @@ def test_sequences_stand_where_tokens_are_not_named() -> None:
 @pytest.mark.parametrize(
     ("lines", "warning"),
     [
-        ([line("step", 12, 1, step=1), line("step", 15.5, 1, step=2), line("done", 17)], "probe.hook(...)"),
+        ([line("step", 12, 1, step=1), line("step", 15.5, 1, step=2), line("done", 17)], "probe.hook(...); most"),
+        ([line("step", 12, 1, step=1), line("data", 15.5, 1), line("done", 17)], "of them lie between step and data"),
+        ([line("step", 12, 1, step=1), line("step", 13, 1, step=2), line("done", 17)], "between step and the end"),
         ([line("step", 12, 1, step=1), line("done", 13)], "of 1 of 2 ranks nothing is written, first rank 1"),
         ([line("step", 12, 1, step=1)], "wrote no end"),
         ([line("step", 12, 1, step=1, background=True), line("done", 13)], "another thread than the one that made"),
@@ -289,6 +324,33 @@ def test_a_script_that_never_says_where_it_resumed_is_told_what_that_means() -> 
     ledger = accounts.ledger()
     assert (ledger.kept, ledger.lost) == (1, 2)
     assert any("never called resumed()" in text for text in ledger.warnings)
+
+
+DONE_1 = line("step", 13, 1, step=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        # The folder of a finished run, for another one that says so, or counts from 0.
+        ([DONE_1, line("done", 14)], 0, "a new run needs a new folder"),
+        ([DONE_1, line("end", 14)], 0, "a new run needs a new folder"),
+        ([line("step", 13, 1, step=0)], None, "never called resumed()"),
+        # Its checkpoint was not found.
+        ([DONE_1, line("save", 14, 1, step=1)], 0, "was its checkpoint found?"),
+        # Before the first save, or where that failed, there is nothing to go on from.
+        ([DONE_1], 0, ""),
+        ([DONE_1, line("save", 14, 1, step=1, error="OSError")], 0, ""),
+        ([DONE_1, line("save", 14, 1, step=1)], 1, ""),
+    ],
+)
+def test_a_folder_that_is_used_again_is_told(before: list[Line], after: int | None, told: str) -> None:
+    accounts = Accounts()
+    then = [line("step", 22, 1, step=0)] if after is None else [line("resumed", 21, step=after)]
+    again = [*then, line("step", 24, 1, step=(after or 0) + 1), line("done", 25)]
+    accounts.add(0, [(start(), before), (start(attempt=1, began=20.0, at=20.5), again)])
+    warnings = [text for text in accounts.ledger().warnings if "new folder" in text]
+    assert (told in "".join(warnings)) if told else not warnings
 
 
 def test_background_is_shown_and_never_added() -> None:

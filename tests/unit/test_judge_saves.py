@@ -87,6 +87,22 @@ def test_where_a_command_marks_no_save_as_complete_each_is_when_it_ends() -> Non
     assert inflation(unmarked) is None
 
 
+def test_in_a_command_the_rank_that_writes_knows_when_a_save_is_complete() -> None:
+    """All ranks wait in the save, and rank 0 alone marks it."""
+    run = replace(saved_run(saving(0), saving(1)), checkpoints=None)
+    silent = edited(run.ranks[1], lambda line: None if line.what == "saved" else line)
+    first, second = saves(replace(run, ranks=(run.ranks[0], silent)))
+    assert [(save.blocking, save.completion) for save in (first, second)] == [(0.5, 7.75)] * 2
+    assert [part.completion for part in first.parts] == [7.75, 0.5]
+
+
+def test_a_command_that_leaves_before_its_last_save_is_complete_is_told_what_to_do() -> None:
+    run = replace(saved_run(saving(0), saving(1)), checkpoints=None)
+    early = edited(run.ranks[1], lambda line: None if (line.what, line.step) == ("saved", 16) else line)
+    with pytest.raises(MeasurementError, match=r"rank 1 has no saved mark, and has marked others: call probe\.saved\("):
+        saves(replace(run, ranks=(run.ranks[0], early)))
+
+
 def test_the_rate_is_that_of_the_rank_with_the_most_to_write() -> None:
     run = saved_run(saving(0, size=231 * MIB), saving(1, size=77 * MIB))
     rate = figure(run, "checkpoint_rate", ">= 40 MB/s")

@@ -13,23 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from probe_made import written
 
+from pytest_clusterqual import probe as probing
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.probe import Probe, process_start
-from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines
+from pytest_clusterqual.read.probe import probe_files, probe_lines
 
 
 @pytest.fixture(autouse=True)
 def _no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "CLUSTERQUAL_PROBE"):
+    launchers = [name for both in probing._LAUNCHERS for name in both]
+    for name in (*launchers, "TORCHELASTIC_RESTART_COUNT", "CLUSTERQUAL_PROBE"):
         monkeypatch.delenv(name, raising=False)
-
-
-def written(folder: Path, rank: int = 0, attempt: int = 0) -> list[FastLine]:
-    torn: list[str] = []
-    lines = list(probe_lines(probe_files(folder, torn.append)[rank][attempt], torn.append))
-    assert torn == []
-    return lines
 
 
 def script(folder: Path, text: str, *, code: int, **environment: str) -> str:

@@ -14,16 +14,17 @@ import pytest
 from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.probe import Line
 from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines
+from pytest_clusterqual.read import probe
+from pytest_clusterqual.read.probe import FastLine, probe_files, probe_lines, probed_processes
 
 
 def recorded(folder: Path, *, steps: int = 3) -> Path:
     """The file of one process."""
-    probe = Probe(folder, rank=0)
+    writing = Probe(folder, rank=0)
     for _ in range(steps):
-        with probe.step(tokens=8):
+        with writing.step(tokens=8):
             pass
-    probe.close()
+    writing.close()
     return max(folder.glob("rank0-attempt*.jsonl"))
 
 
@@ -118,6 +119,37 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     for wrong in (tmp_path / "absent", recorded(tmp_path)):
         with pytest.raises(ReadError, match=f"{wrong}: cannot be read: .*; want the folder that a probe wrote"):
             probe_files(wrong, pytest.fail)
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path) -> None:
+    file = recorded(tmp_path)
+    with file.open("ab") as more:
+        more.write(b'{"what":"hook","at":1.0,"name":"' + b"x" * 1_000_000)
+    (process,) = probe_files(tmp_path, pytest.fail)[0]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ReadError, match=rf"^{file}:6: is no line of a probe"):
+            list(probe_lines(process, pytest.fail))
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000
+    file.write_bytes(b'{"probe":1,"rank":0' + b" " * 1_000_000)
+    told: list[str] = []
+    with pytest.raises(ReadError, match="no file rank0-attempt0"):
+        probe_files(tmp_path, told.append)
+    assert "before its first line was whole" in told[0]
+
+
+def test_what_a_measurement_cannot_hold_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path)
+    assert len(probed_processes(tmp_path)[0][0].lines) == 4
+    monkeypatch.setattr(probe, "_MOST", 100)
+    monkeypatch.setattr(probe, "probe_lines", pytest.fail)
+    with pytest.raises(ReadError, match=r"the probes of 1 ranks wrote 0 MiB, .*`clusterqual import probe` makes the"):
+        probed_processes(tmp_path)
 
 
 def test_a_long_file_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from logs_made import (
     megatron_line,
     nemo_line,
     read,
+    steps_of,
     titan,
     titan_line,
     trainer,
@@ -25,7 +26,6 @@ from logs_made import (
 
 from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.judge.full_run.logged import logged_run
-from pytest_clusterqual.model.log import LoggedStep, TrainingLog
 from pytest_clusterqual.read.training_log import read_training_log
 from pytest_clusterqual.report.log_table import log_report
 
@@ -49,10 +49,6 @@ LLMC = "".join(
     for step, ms, rate in [(1, 3056.36, 171540), (2, 2748.91, 190725)]
 )
 KARPATHY = "step   37 | loss: 6.021473 | lr 3.1e-05 | norm: 0.8123 | dt: 338.20ms | tok/sec: 1550242.13\n"
-
-
-def steps_of(log: TrainingLog) -> list[LoggedStep]:
-    return [step for attempt in log.attempts for step in attempt]
 
 
 def test_torchtitan(tmp_path: Path) -> None:
@@ -110,6 +106,11 @@ def test_megatron(tmp_path: Path) -> None:
         (10, 10, 5.8, 128), (20, 10, 2.7, 128), (30, 10, 2.7, 128), (40, 10, 2.7, 128),
     ]  # fmt: skip
     assert (found[0].loss, str(found[3].loss), found[3].skipped) == (10.43863, "nan", 3)
+
+
+def test_megatron_in_seconds(tmp_path: Path) -> None:
+    text = megatron([5.8, 2.7]).replace("(ms): 5800.0", "(s): 5.80").replace("(ms): 2700.0", "(s): 2.70")
+    assert [step.seconds for step in steps_of(read(tmp_path, text))] == [5.8, 2.7]
 
 
 @pytest.mark.parametrize("width", [60, 80, 132, 200])
@@ -342,62 +343,6 @@ def test_a_batch_told_in_two_ways_is_none(tmp_path: Path) -> None:
     log = read(tmp_path, titan([2.0]) + titan([2.0], first=10).replace("global batch size 8", "global batch size 16"))
     assert (log.told.global_batch, log.told.sequence_length) == (None, 2048)
     assert log.notes == ("the log tells global batch 8 and 16: it is of more than one regime, so none is taken",)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("step (", "want a regular expression such as"),
-        (r"step \d+", "there is no group step"),
-        (r"(?P<step>\d+) (?P<second>\d+)", "the group second means nothing here; want some of step, seconds, milli"),
-        (r"(?P<step>\d+) (?P<seconds>\d+) (?P<milliseconds>\d+)", "seconds and milliseconds are the same figure"),
-        (r"(?P<step>\d+)(a+)+b", '"(?P<step>\\\\d+)(a+)+" repeats what repeats itself'),
-        (r"(?P<step>\d+)(?:x(?:a|aa)){2,}$", "repeats what repeats itself"),
-        (r"(?P<step>\d+).*?.*x", '.*?.*" repeats what repeats itself'),
-        (r"(?P<step>\d+) (?P<tokens_per_second>\d+)", "does not tell the work of a step"),
-        ("x" * 501, "at most 500 are read"),
-        (r"(?P<step>\w+)", "train.log:1: want numbers in all groups but rank, and a step"),
-        (r"nothing (?P<step>\d+)", "is found in none of 3 lines"),
-    ],
-)
-def test_patterns_that_cannot_be_used(tmp_path: Path, pattern: str, message: str) -> None:
-    with pytest.raises(ReadError) as error:
-        read(tmp_path, "abc\n" + titan([2.0]).replace("\n", " ", 1), pattern)
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(?P<step>\d+)[)+]+x",
-        r"\((?P<step>\d+)\)+",
-        r"(?P<step>\d+)(?:[a+]b)+",
-        r"[](]+(?P<step>\d)",
-        r"(?P<step>\d+)(?:[^]+]a)+",
-    ],
-)
-def test_repeats_that_are_harmless(pattern: str, tmp_path: Path) -> None:
-    text = "1)+)x (2)) 3abab ](4 5xa\n"
-    assert len(steps_of(read(tmp_path, text, pattern))) == 1
-
-
-@pytest.mark.parametrize(
-    ("group", "text", "seconds", "over"),
-    [
-        ("seconds", "0.5", 0.5, [1, 1]), ("milliseconds", "500", 0.5, [1, 1]), ("steps_per_second", "2", 0.5, [1, 1]),
-        ("minutes", "0.5", 30, [1, 1]), ("mean_seconds", "0.5", 0.5, [10, 10]),
-        ("mean_milliseconds", "1,500", 1.5, [10, 10]),
-    ],
-)  # fmt: skip
-def test_units_by_the_name_of_the_group(tmp_path: Path, group: str, text: str, seconds: float, over: list[int]) -> None:
-    log = read(tmp_path, f"at 10: {text}\nat 20: {text}\n", rf"at (?P<step>\d+): (?P<{group}>[\d.,]+)")
-    assert [(step.seconds, step.over) for step in steps_of(log)] == [(seconds, each) for each in over]
-
-
-def test_work_of_a_step_from_the_rate_of_a_pattern(tmp_path: Path) -> None:
-    pattern = r"(?P<step>\d+) (?P<milliseconds>\d+)ms (?P<tokens_per_second>[\d.]+)k?"
-    (step,) = steps_of(read(tmp_path, "7 500ms 2048\n", pattern))
-    assert (step.seconds, step.tokens) == (0.5, 1024)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_foremost_findings_are_three_suspects_first() -> None:
 def test_a_failure_that_the_file_accepts_is_shown_with_its_reason() -> None:
     text = page([replace(record(), exception="switch firmware, ticket 4711")]).text
     assert "1 failure accepted" in text
-    assert "Accepted: switch firmware, ticket 4711." in text
+    assert "FAIL accepted: switch firmware, ticket 4711." in text
 
 
 def test_what_is_new_appears_by_itself() -> None:
@@ -249,6 +249,16 @@ def test_a_page_of_64_nodes_opens_on_a_telephone(large: str) -> None:
     text = Page(large).text
     for part in ("64 nodes x 8 ranks", "NIC mlx5_3 of gpu064", "more plots are in the run folder", "UNDECIDED", "ERROR",
                  "rank 17 died: signal 9", "BLOCKED"):  # fmt: skip
+        assert part in text, part
+
+
+def test_a_page_of_1024_nodes_tells_the_worst_and_counts_the_rest() -> None:
+    records, _ = whole_cluster(1024, 8, 16, samples=False)
+    written = html_report(told(records))
+    assert len(written.encode()) < 200_000  # plots come to 1.1 MB at most
+    text = Page(written).text
+    for part in ("1024 nodes x 8 ranks", "gpu008 and 1016 more", "992 more nodes in records.jsonl",
+                 "NIC mlx5_3 of gpu1024", "GPU3: HW thermal slowdown"):  # fmt: skip
         assert part in text, part
 
 

@@ -49,7 +49,7 @@ def test_what_was_added_is_read_back_equal(tmp_path: Path) -> None:
     assert again.records() == folder.records() == whole_run()
     assert list(again.measurements()) == ["m0001", "m0002"]
     assert again.measurements()["m0001"] == ("test_memory[ddp]", "memory", memory_measurement())
-    assert repr(again.measurements()) == repr(folder.measurements())  # NaN is unequal to itself
+    assert repr(dict(again.measurements())) == repr(dict(folder.measurements()))  # NaN is unequal to itself
     assert (again.run, again.simulated, again.torn, again.unsaved) == (RUN, True, (), 0)
     assert again.environment == {"schema": SCHEMA, "run": RUN, "simulated": True, **ENVIRONMENT}
 
@@ -58,7 +58,7 @@ def test_every_line_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     folder = made(tmp_path / "a")
     folder.add_measurement("memory", "t", memory_measurement())
     line = json.loads((tmp_path / "a" / "measurements.jsonl").read_text())
-    assert set(line) == {"schema", "id", "test", "criterion", "kind", "measurement"}
+    assert set(line) == {"schema", "id", "test", "criterion", "kind", "started", "size", "measurement"}
     folder.add_record(record())
     assert (tmp_path / "a" / "records.jsonl").read_text().count("\n") == 1
 
@@ -227,7 +227,7 @@ def test_any_other_bad_line_is_named(tmp_path: Path, line: bytes, message: str) 
         ),
         ({"criterion": "memory", "kind": "eval"}, "1: kind: got 'eval', want memory"),
         ({"id": "../x"}, "1: id: got '../x', want an id such as 'm0001'"),
-        ({"extra": 1}, "1: got the fields schema, id, test, criterion, kind, measurement, extra, want"),
+        ({"extra": 1}, "1: got the fields schema, id, test, criterion, kind, started, size, measurement, extra, want"),
         ({"test": 5}, "1: got the fields"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_bad_measurement_is_named(tmp_path: Path, change: dict[str, Any], mess
     line = json.loads((tmp_path / "measurements.jsonl").read_text())
     (tmp_path / "measurements.jsonl").write_text(json.dumps({**line, **change}) + "\n")
     with pytest.raises(RunFolderError) as caught:
-        RunFolder.open(tmp_path)
+        dict(RunFolder.open(tmp_path).measurements())
     assert str(caught.value).startswith(f"{tmp_path / 'measurements.jsonl'}:{message}")
 
 

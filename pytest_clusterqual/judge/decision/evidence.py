@@ -107,6 +107,16 @@ class Evidence:
         """What is pointed at, each with the record that says so."""
         return tuple((entry, finding) for entry in self.entries for finding in entry.judgement.findings)
 
+    @property
+    def telemetry(self) -> Iterator[tuple[Entry, NodeTelemetry]]:
+        """What nodes told of themselves, with the first of the records that share it: all of one measurement do."""
+        seen: set[int] = set()
+        for entry in self.entries:
+            at = entry.record.conditions
+            if at is not None and id(at) not in seen:
+                seen.add(id(at))
+                yield from ((entry, node) for node in at.telemetry)
+
     def having(self, wanted: Callable[[Entry], bool]) -> Evidence:
         return Evidence(entries=tuple(filter(wanted, self.entries)))
 

@@ -106,12 +106,11 @@ def _bytes(entry: Entry) -> float:
 
 def _counting_errors(seen: Evidence) -> Iterator[Sighting]:
     told = set()
-    for entry in seen.entries:
-        for node in entry.record.conditions.telemetry if entry.record.conditions else ():
-            for name, count in node.counts.items():
-                if name.rpartition(".")[2] in _ERRORS and (node.node, name) not in told:
-                    told.add((node.node, name))
-                    yield f"{name} of {node.node} grew by {count} while it was measured", evidence(entry)
+    for entry, node in seen.telemetry:
+        for name, count in node.counts.items():
+            if name.rpartition(".")[2] in _ERRORS and (node.node, name) not in told:
+                told.add((node.node, name))
+                yield f"{name} of {node.node} grew by {count} while it was measured", evidence(entry)
 
 
 FABRIC_RULES = (

@@ -101,12 +101,11 @@ def _wide_steps(seen: Evidence) -> Iterator[Sighting]:
 
 def _throttled(seen: Evidence) -> Iterator[Sighting]:
     told: set[str] = set()
-    for entry in seen.entries:
-        for node in entry.record.conditions.telemetry if entry.record.conditions else ():
-            for device, reasons in node.throttled.items():
-                if (name := f"{device} of {node.node}") not in told:
-                    told.add(name)
-                    yield f"{name} was slowed down: {', '.join(reasons)}", evidence(entry)
+    for entry, node in seen.telemetry:
+        for device, reasons in node.throttled.items():
+            if (name := f"{device} of {node.node}") not in told:
+                told.add(name)
+                yield f"{name} was slowed down: {', '.join(reasons)}", evidence(entry)
 
 
 def _loaded(seen: Evidence) -> Iterator[Sighting]:

@@ -58,8 +58,10 @@ def shared_waits(times: GroupTimes) -> tuple[float, ...]:
 
 def rank_waits(times: GroupTimes) -> dict[int, float]:
     """The share of the slowest rank's duration that each rank waits, as the median of all calls."""
-    calls = _all_calls(times)
-    return {rank: median([(call[k] - min(call)) / max(call) for call in calls]) for k, rank in enumerate(times.members)}
+    calls = [(call, min(call), max(call)) for call in _all_calls(times)]
+    return {
+        rank: median([(call[k] - least) / most for call, least, most in calls]) for k, rank in enumerate(times.members)
+    }
 
 
 def late_ranks(times: GroupTimes) -> tuple[Late, ...]:
@@ -83,7 +85,8 @@ def late_nodes(times: GroupTimes, rank_nodes: Sequence[str]) -> tuple[Late, ...]
 def _late(times: GroupTimes, units: Sequence[tuple[int, ...]]) -> tuple[Late, ...]:
     """Those of the `units`, each of one or several ranks, that are the last of all."""
     calls = _all_calls(times)
-    places = [frozenset(map(times.members.index, unit)) for unit in units]
+    place_of = {rank: place for place, rank in enumerate(times.members)}
+    places = [frozenset(place_of[rank] for rank in unit) for unit in units]
     last = _often_last(calls, places)
     alike = [1 / math.comb(len(times.members), len(unit)) for unit in units]
     transfer = median([min(call) for call in calls])

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_clusterqual.judge.full_run.ledger import COMPUTING, Ledger
+from pytest_clusterqual.judge.full_run.steady import steady_share
 from pytest_clusterqual.judge.judgement import rank_name
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.full_run import FullRun
 from pytest_clusterqual.model.probe import RankLedger
 
 CLOCK = 1e-3  # seconds: what one reading of a clock is trusted to
+_TELLING = 0.02  # by which the median step is longer than the steady one, and that is told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,9 @@ class Figure:
 
 def figures(run: FullRun, ledger: Ledger) -> dict[str, Figure]:
     """Quantity -> its figure, for all that happened in this run, saves aside."""
+    goodput = _goodput(run, ledger)
     return {
-        "goodput": _goodput(run, ledger),
+        **({"goodput": goodput} if goodput else {}),
         **({"throughput": _over(run.steps * run.tokens_per_step, ledger.wall)} if run.tokens_per_step else {}),
         "ettr": _ettr(ledger),
         "data_stall": _data_stall(run, ledger),
@@ -54,14 +57,20 @@ def gain(run: Ledger, alone: Ledger) -> Figure:
     )
 
 
-def _goodput(run: FullRun, ledger: Ledger) -> Figure:
-    steady, wall = median(ledger.steps), ledger.wall
+def _goodput(run: FullRun, ledger: Ledger) -> Figure | None:
+    """None where the work of the steps changes along with the run."""
+    share = steady_share(ledger.steps, ledger.work)
+    if share is None:
+        return None
+    steady, usual, wall = share * sum(ledger.steps) / len(ledger.steps), median(ledger.steps), ledger.wall
+    slowed = f"; its median step takes {usual:.4g} s, for a part of it less" if usual > steady * (1 + _TELLING) else ""
     return Figure(
-        value=run.steps * steady / wall,
-        low=run.steps * (steady - CLOCK) / (wall + CLOCK),
-        high=run.steps * (steady + CLOCK) / max(wall - CLOCK, CLOCK),
-        note=f"{run.steps} x {steady:.4g} s of {wall:.4g} s",
-        per_rank={str(rank.rank): rank.kept * steady / rank.wall for rank in ledger.there},
+        # Ranks that do not wait for each other may have steps that, each as long as on its slowest rank, sum to more.
+        value=min(run.steps * steady / wall, 1.0),
+        low=min(run.steps * (steady - CLOCK) / (wall + CLOCK), 1.0),
+        high=min(run.steps * (steady + CLOCK) / max(wall - CLOCK, CLOCK), 1.0),
+        note=f"{run.steps} x {steady:.4g} s of {wall:.4g} s{slowed}",
+        per_rank={str(rank.rank): min(rank.kept * steady / rank.wall, 1.0) for rank in ledger.there},
     )
 
 

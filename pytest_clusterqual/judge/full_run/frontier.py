@@ -53,6 +53,12 @@ class KeptSteps:
     work: dict[str, Counts]
     disputed: frozenset[str]
 
+    @property
+    def known_work(self) -> Counts | None:
+        """That of each step in the first unit which all of them name; None where there is none."""
+        known = (work for unit, work in self.work.items() if unit not in self.disputed and (work != UNKNOWN).all())
+        return next((work for work in known if len(work)), None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.columns import columns
 from pytest_clusterqual.judge.full_run.events import Events, events
 from pytest_clusterqual.judge.full_run.frontier import Course, Frontier
-from pytest_clusterqual.judge.full_run.life import DoneStep, Outage
+from pytest_clusterqual.judge.full_run.life import Outage
 from pytest_clusterqual.judge.full_run.outages import outages, same_clock
-from pytest_clusterqual.judge.full_run.rank_account import RESIDUAL_SECONDS, RESIDUAL_SHARE, RankAccount
+from pytest_clusterqual.judge.full_run.rank_account import NO_END, RESIDUAL_SECONDS, RESIDUAL_SHARE, RankAccount
 from pytest_clusterqual.judge.full_run.whole import check_whole
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.judge.step.apart import Apart
 from pytest_clusterqual.model.full_run import FullRun, RankRun
 from pytest_clusterqual.model.probe import ProbedProcess, RankLedger
 
+if TYPE_CHECKING:
+    from pytest_clusterqual.judge.full_run.columns import Counts
+
+NAME_IT = (
+    'give what the script does there a name, such as `with probe.hook("evaluation"):` or "logging" around it, see '
+    "docs/own-job.md"
+)
 COMPUTING = ("kept", "exposed transfer", "wait", "bubble")  # the parts of steps that count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
     """`wall` is from the first agent's start to the last one's end, in seconds; `steps` are those that count, in order,
-    each as long as on its slowest rank, without what warming up added. `course` has the same ones but for those that
-    were warming up, as they were. `gone` are ranks that did not come back after the failure.
+    each as long as on its slowest rank, without what warming up added, and `work` what each of them did, None where
+    that is not known. `course` has the same ones but for those that were warming up, as they were. `gone` are ranks
+    that did not come back after the failure. `warnings` are what is to be told of how ranks were accounted, with those
+    ranks.
     """
 
     wall: float
     ranks: tuple[RankLedger, ...]
     steps: tuple[float, ...]
+    work: Counts | None
     events: Events
     course: Course
     gone: tuple[int, ...] = ()
+    warnings: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def there(self) -> tuple[RankLedger, ...]:
@@ -57,24 +70,31 @@ def account(run: FullRun, apart: Apart | None = None) -> Ledger:
     ended = outages(run)
     gone = _gone(run)
     ranks = []
+    warnings: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
     longest: dict[int, float] = {}
     frontier = Frontier()
     nodes = run.conditions.rank_nodes
     for rank in run.ranks:
-        ledger, kept = _account(rank, ended, gone.get(rank.rank))
-        for step in kept:
+        mine = _account(rank, ended, gone.get(rank.rank))
+        ledger = mine.close()
+        _check_residual(ledger, mine, command=run.checkpoints is None)
+        for step in mine.kept:
             longest[step.number] = max(longest.get(step.number, 0.0), step.seconds)
-        frontier.add(rank.rank, nodes[rank.rank] if rank.rank < len(nodes) else "", columns(kept))
+        frontier.add(rank.rank, nodes[rank.rank] if rank.rank < len(nodes) else "", columns(mine.kept))
         ranks.append(_divided(ledger, rank, apart))
-    for ledger in ranks:
-        _check_residual(ledger)
+        for warning in mine.warnings:
+            if warning != NO_END:  # that of a rank which did not come back is told as such
+                warnings[warning] += (rank.rank,)
+    kept = frontier.steps()
     return Ledger(
         wall=_wall(run, ranks),
         ranks=tuple(ranks),
         steps=tuple(longest[step] for step in sorted(longest)),
+        work=kept.known_work if len(kept.seconds) == len(longest) else None,
         events=events(run),
         course=frontier.course(),
         gone=tuple(gone),
+        warnings=dict(warnings),
     )
 
 
@@ -89,9 +109,7 @@ def _first_step(process: ProbedProcess) -> int:
     return min((line.step for line in process.lines if line.what == "step"), default=1)
 
 
-def _account(
-    rank: RankRun, ended: dict[int, tuple[int, Outage]], gone_after: int | None
-) -> tuple[RankLedger, list[DoneStep]]:
+def _account(rank: RankRun, ended: dict[int, tuple[int, Outage]], gone_after: int | None) -> RankAccount:
     account = RankAccount(rank.rank)
     by_failure = ended.get(rank.rank)
     for number, process in enumerate(rank.processes):
@@ -105,7 +123,7 @@ def _account(
         )
     if gone_after is not None:
         account.roll_back(gone_after)
-    return account.close(), account.kept
+    return account
 
 
 def _divided(ledger: RankLedger, rank: RankRun, apart: Apart | None) -> RankLedger:
@@ -121,12 +139,13 @@ def _divided(ledger: RankLedger, rank: RankRun, apart: Apart | None) -> RankLedg
     return replace(ledger, seconds={**ledger.seconds, **parts, "kept": kept - sum(parts.values())})
 
 
-def _check_residual(ledger: RankLedger) -> None:
+def _check_residual(ledger: RankLedger, account: RankAccount, *, command: bool) -> None:
     residual = ledger.seconds["residual"]
     if abs(residual) > max(RESIDUAL_SHARE * ledger.wall, RESIDUAL_SECONDS):
         raise MeasurementError(
             f"full run: {residual:.3g} s of the {ledger.wall:.4g} s of rank {ledger.rank} are in no state, more than "
-            f"{RESIDUAL_SHARE * 100:g} % and {RESIDUAL_SECONDS:g} s: what was measured is not the whole run"
+            f"{RESIDUAL_SHARE * 100:g} % and {RESIDUAL_SECONDS:g} s{account.mostly(residual)}: "
+            + (NAME_IT if command and residual > 0 else "what was measured is not the whole run")
         )
 
 

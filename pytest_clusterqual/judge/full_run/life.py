@@ -74,12 +74,15 @@ class Life:
         self.background: defaultdict[str, float] = defaultdict(float)
         self.saves: defaultdict[int, float] = defaultdict(float)  # step -> seconds
         self.completions: dict[int, float] = {}  # step -> seconds from the beginning of its save until it counts
+        self.saved = False  # a save ended well
         self._save_began: dict[int, float] = {}
         self.background_steps = 0
+        self.uncovered: defaultdict[tuple[str, str], float] = defaultdict(float)  # between which spans -> seconds
         self._again = again
         self._stages = Stages()
         self._history: list[DoneStep | Resumed] = []
         self._position = start.began  # where the last outermost span ended
+        self._before = "the start"  # what that span was
         self._loose = 0.0  # spans since then whose outer span was never written
         self._work_began = math.inf
         self._done_at = math.inf
@@ -148,7 +151,9 @@ class Life:
         if line.nested:
             self._loose += _own(line)
         else:
-            self._idle(line.at)
+            kind = _name(line)
+            self._idle(line.at, following=kind)
+            self._before = kind
             self._position = max(self._position, line.at + line.seconds)
             self._loose = 0.0
         state = "" if line.what == "step" and not line.error else _state(line)
@@ -162,6 +167,7 @@ class Life:
         if line.what == "save":
             self.saves[line.step] += _own(line)
             self._save_began.setdefault(line.step, line.at)
+            self.saved = self.saved or not line.error
 
     def _step(self, line: ProbeLine) -> DoneStep:
         return DoneStep(
@@ -173,13 +179,15 @@ class Life:
             reached=self._stages.close(line),
         )
 
-    def _idle(self, until: float, *, ending: bool = False) -> None:
-        """Charge the time since the last outermost span."""
+    def _idle(self, until: float, *, ending: bool = False, following: str = "the end") -> None:
+        """Charge the time since the last outermost span, or remember where it was, if it is in no state."""
         before_done = max(min(until, self._done_at) - self._position - self._loose * ending, 0.0)
         if until <= self._work_began:
             self._charge("init", before_done)
         elif ending and self._done_at == math.inf:
             self._charge("teardown", before_done)
+        else:
+            self.uncovered[self._before, following] += before_done
         self._charge("teardown", max(until - max(self._position, self._done_at), 0.0))
 
     def _charge(self, state: str, seconds: float) -> None:

@@ -93,6 +93,19 @@ def pauses(steps: Sequence[LoggedStep], usual: float, *, own: bool, events: Sequ
             )
 
 
+def untold(steps: Sequence[LoggedStep], samples: Sequence[Sample], paused: Sequence[Pause]) -> tuple[float, float]:
+    """Seconds between lines that tell the time of all steps between them; how many are neither that nor a pause."""
+    known = {sample.step: sample for sample in samples}
+    pauses_before = {pause.before: pause.seconds for pause in paused}
+    passed = own = 0.0
+    for one, other in itertools.pairwise(steps):
+        seconds, sample = between(one, other), known.get(other.step)
+        if seconds is not None and sample is not None and sample.over == other.step - one.step:
+            passed += seconds
+            own += sample.seconds * sample.over + pauses_before.get(other.step, 0.0)
+    return passed, passed - own
+
+
 def _is_between(place: Place, one: Place, other: Place) -> bool:
     return place.file == one.file == other.file and one.line < place.line <= other.line
 

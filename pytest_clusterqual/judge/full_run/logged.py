@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from pytest_clusterqual import units
 from pytest_clusterqual.judge.full_run import log_times
 from pytest_clusterqual.judge.full_run.frontier import single
 from pytest_clusterqual.judge.full_run.levels import FEWEST
@@ -18,6 +19,8 @@ from pytest_clusterqual.model.record import Finding, Interval
 
 _SAME_WORK = 0.01  # printed rates and times are rounded
 _MOST_TO_NAME = 8
+# What the steps of a run and its pauses may leave over of its time, as in a full run.
+_UNTOLD_SHARE, _UNTOLD = 0.005, 1.0
 _FEWEST = 4  # lines below which no warm-up is found
 
 
@@ -35,6 +38,7 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
     seconds = log_times.middle([sample for of in steady for sample in of])
     rates = _rates(log, seconds, tokens)
     paused = _pauses(log, steady, seconds, own=timed_by == LINES)
+    untold = [] if timed_by == CLOCK else _untold(log, steady, paused)
     steps = [step for attempt in log.attempts for step in attempt]
     return LoggedRun(
         log=log, timed_by=timed_by if seconds else "",
@@ -42,10 +46,11 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
             _attempt(log, place, samples[place], warm_ups[place], seconds) for place in range(len(log.attempts))
         ),
         seconds=seconds, tokens_per_step=tokens, tokens_from=tokens_from, rates=rates, device_rate=_device_rate(log),
-        drift=_drift(steady), findings=_over_time(log, samples, warm_ups), pauses=paused,
+        drift=_drift(steady), findings=_over_time(log, samples, warm_ups),
+        pauses=tuple(itertools.chain.from_iterable(paused)),
         skipped=sum(step.skipped for step in steps),
         not_finite=tuple(step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)),
-        warnings=(*log.notes, *_warnings(log, timed_by)), missing=tuple(_missing(log, seconds, rates, tokens)),
+        warnings=(*log.notes, *_warnings(log, timed_by), *untold), missing=tuple(_missing(log, seconds, rates, tokens)),
     )  # fmt: skip
 
 
@@ -139,14 +144,37 @@ def _over_time(log: TrainingLog, samples: Sequence[Sequence[Sample]], warm_ups: 
 
 def _pauses(
     log: TrainingLog, steady: Sequence[Sequence[Sample]], seconds: Middle | None, *, own: bool
-) -> tuple[Pause, ...]:
-    """Between steady steps: a long step of the warm-up looks like a pause where lines do not tell its time."""
-    found: list[Pause] = []
-    for attempt, of in zip(log.attempts, steady, strict=True):
-        if seconds is not None and of:
-            steps = [step for step in attempt if step.step >= of[0].step - of[0].over]
-            found += log_times.pauses(steps, seconds.value, own=own, events=log.events)
-    return tuple(found)
+) -> list[list[Pause]]:
+    """Of each attempt between steady steps: a long step of the warm-up looks like one where lines tell no time."""
+    if seconds is None:
+        return [[] for _ in log.attempts]
+    return [
+        list(log_times.pauses(_steady_steps(attempt, of), seconds.value, own=own, events=log.events))
+        for attempt, of in zip(log.attempts, steady, strict=True)
+    ]
+
+
+def _steady_steps(attempt: Sequence[LoggedStep], steady: Sequence[Sample]) -> list[LoggedStep]:
+    return [step for step in attempt if steady and step.step >= steady[0].step - steady[0].over]
+
+
+def _untold(log: TrainingLog, steady: Sequence[Sequence[Sample]], paused: Sequence[Sequence[Pause]]) -> Iterator[str]:
+    """The clock between steady lines held against what they tell of their steps."""
+    each = [
+        log_times.untold(_steady_steps(attempt, of), of, pauses)
+        for attempt, of, pauses in zip(log.attempts, steady, paused, strict=True)
+    ]
+    passed, rest = (sum(seconds) for seconds in zip(*each, strict=True))
+    if abs(rest) <= max(_UNTOLD_SHARE * passed, _UNTOLD):
+        return
+    shown, whole = (units.show(abs(seconds), units.SECONDS) for seconds in (rest, passed))
+    if rest > 0:
+        yield (
+            f"of {whole} between steady lines {shown} are neither in the time that they tell of steps nor a pause: the "
+            "log does not say what was done in them, and rates are those of the steps alone"
+        )
+    else:
+        yield f"steady lines tell {shown} more of steps than the {whole} between them: their time of a step is too long"
 
 
 def _attempt(
@@ -208,8 +236,13 @@ def _warnings(log: TrainingLog, timed_by: str) -> list[str]:
 
 def _is_odd(attempt: Sequence[LoggedStep], distance: int) -> bool:
     """Whether lines are usually much closer than `distance` steps."""
-    usual = sorted(other.step - one.step for one, other in itertools.pairwise(attempt))
-    return distance > 2 * usual[len(usual) // 2]
+    return distance > 2 * _usual_distance(attempt)
+
+
+def _usual_distance(*attempts: Sequence[LoggedStep]) -> int:
+    """Steps from one line to the next."""
+    usual = sorted(other.step - one.step for attempt in attempts for one, other in itertools.pairwise(attempt))
+    return usual[len(usual) // 2] if usual else 1
 
 
 def _missing(log: TrainingLog, seconds: Middle | None, rates: dict[str, Middle], tokens: float | None) -> list[str]:
@@ -228,6 +261,8 @@ def _missing(log: TrainingLog, seconds: Middle | None, rates: dict[str, Middle],
         rated = any(step.device_rate for step in steps)
         what = "tokens/s" if rates else "the speed of all devices together" if rated else "speed"
         found.append(f"the tokens of a step, so nothing follows about {what}; give --tokens-per-step")
+    if len(log.attempts) > 1 and (distance := _usual_distance(*log.attempts)) > 1:
+        found.append(f"which steps were done again exactly: lines stand {distance} steps apart")
     if all(step.moment is None for step in steps):
         found.append("a clock beside the lines, so pauses between steps and the time of restarts are not seen")
     return found

@@ -36,7 +36,8 @@ def over_time(course: Course, telemetry: Sequence[NodeTelemetry] = ()) -> OverTi
     increments = dict(zip(course.stages, course.increments.mean(axis=1).tolist(), strict=True))
     stages = increments if len(course.ranks) > 1 else {}
     late = tuple(suspects.slow(slow_ranks(course)))
-    logs = logs_per_work(course) if count >= FEWEST else f"{count} steps are too few, want {FEWEST} or more"
+    too_few = f"{count} steps are too few, want {FEWEST} or more"
+    logs = too_few if count < FEWEST else logs_per_work(course.work, course.seconds)
     if isinstance(logs, str):
         return OverTime(
             steps=count, stages=stages, findings=late, untold=(f"{logs}: nothing is said of drift, changes and stalls",)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.frontier import Course
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pytest_clusterqual.judge.full_run.columns import Floats
+    from pytest_clusterqual.judge.full_run.columns import Counts, Floats
 
 _SAME = 0.001  # of the work: less is a batch that is not quite full
 _CLASSES = 16
@@ -25,7 +23,7 @@ NO_LINE = "the work of a step varies, and its time does not follow it"
 ALONG_TIME = "the work of a step changes along with the run, so nobody can tell what else does"
 
 
-def logs_per_work(course: Course) -> Floats | str:
+def logs_per_work(work: Counts | None, seconds: Floats) -> Floats | str:
     """The logarithm of each step's time; where work varies, of what it would be at the typical work. Or why not.
 
     The time is taken to be a straight line over the work: something that each step costs, and something that each
@@ -33,19 +31,19 @@ def logs_per_work(course: Course) -> Floats | str:
     """
     import numpy as np
 
-    if course.work is None:
+    if work is None:
         return NO_WORK
-    work = course.work.astype(np.float64)
-    logs = np.log(np.maximum(course.seconds, 1e-9))
-    if work.max() <= work.min() * (1 + _SAME):
+    done = work.astype(np.float64)
+    logs = np.log(np.maximum(seconds, 1e-9))
+    if done.max() <= done.min() * (1 + _SAME):
         return logs
-    if abs(_rank_correlation(work)) > _ALONG:
+    if abs(_rank_correlation(done)) > _ALONG:
         return ALONG_TIME
-    line = _line(work, course.seconds)
+    line = _line(done, seconds)
     if line is None:
         return NO_LINE
     fixed, each = line
-    expected = fixed + each * work
+    expected = fixed + each * done
     return np.asarray(logs - np.log(expected / np.median(expected)))
 
 

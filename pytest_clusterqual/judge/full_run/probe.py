@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
@@ -13,13 +13,13 @@ from pytest_clusterqual.judge.full_run.frontier import Frontier, KeptSteps
 from pytest_clusterqual.judge.full_run.interval import Cost, measured
 from pytest_clusterqual.judge.full_run.interval_advice import interval_told
 from pytest_clusterqual.judge.full_run.over_time import over_time
+from pytest_clusterqual.judge.full_run.per_work import ALONG_TIME
 from pytest_clusterqual.judge.full_run.rank_account import RankAccount
-from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.judge.full_run.steady import enclosed, steady_share
+from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.probe import ProbeLedger, ProbeLine, ProbeSaves, ProbeStart, RankLedger
-from pytest_clusterqual.model.record import Interval
 
 _RECOVERY = ("outage", "rendezvous", "reload", "re-warm-up")
-_BLOCKS = 32  # steps follow each other, so they are no independent samples; blocks of them come closer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +92,7 @@ class Accounts:
         unit, work, why_not = _work(steps)
         seconds = steps.seconds.tolist()
         step = median(seconds) if seconds else None
+        share = steady_share(seconds, steps.known_work) if seconds else None
         return ProbeLedger(
             world=max(self._worlds, default=len(self._ranks)),
             wall=wall,
@@ -102,12 +103,12 @@ class Accounts:
             unit=unit,
             work=work,
             step=step,
-            step_interval=_blocks(seconds),
-            steady=len(seconds) * step / wall if step is not None and wall else None,
+            step_interval=enclosed(seconds),
+            steady=min(share * sum(seconds) / wall, 1.0) if share is not None and wall else None,
             saves=self._saved(),
             interval=self._interval(step, wall),
             over_time=over_time(self._frontier.course()),
-            unknown=tuple(self._unknown(why_not)),
+            unknown=tuple(self._unknown(why_not, ALONG_TIME if seconds and share is None else "")),
             warnings=tuple(self._told()),
         )
 
@@ -134,7 +135,9 @@ class Accounts:
         )
         return interval_told(round(median(between)), cost, step, measured(restarts, wall))
 
-    def _unknown(self, why_no_work: str) -> Iterator[str]:
+    def _unknown(self, why_no_work: str, why_no_share: str) -> Iterator[str]:
+        if why_no_share:
+            yield f"the share of the steady state: {why_no_share}"
         if why_no_work:
             yield f"goodput: {why_no_work}"
         yield (
@@ -171,9 +174,3 @@ def _work(steps: KeptSteps) -> tuple[str, int | None, str]:
             return unit, None, f"{len(counts) - len(known)} of {len(counts)} kept steps name no {unit}"
         return unit, int(known.sum()), ""
     return "", None, "no step names its tokens or sequences, and without work per step nothing is said about speed"
-
-
-def _blocks(seconds: Sequence[float]) -> Interval | None:
-    """Enclose the median of the medians of consecutive blocks, which drift and bursts widen as they should."""
-    size = -(-len(seconds) // _BLOCKS)
-    return median_interval([median(seconds[at : at + size]) for at in range(0, len(seconds), size)]) if size else None

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.life import DoneStep, Life, Outage, Resumed
 from pytest_clusterqual.model.probe import HOOK, STATES, ProbeLine, ProbeStart, RankLedger
 
+Name = TypeVar("Name")
 START_RESOLUTION = 0.05  # seconds: the system tells a process's start in ticks
+WALL_CLOCKS_APART = 5.0  # seconds: what those of two hosts are trusted to
 RESIDUAL_SHARE, RESIDUAL_SECONDS = 0.005, 1.0
+# What to tell of a rank: what was seen, and after the colon what to do about it.
 BACKGROUND_STEPS = (
     "steps were done by another thread than the one that made the probe, and are not accounted: make the probe where "
     "the training loop runs"
 )
 OTHER_CLOCK = (
-    "went on under another clock (another host, or after a boot): the outage between is as right as the wall clocks"
+    "went on under another clock (another host, or after a boot), and the outage between is as right as the wall "
+    "clocks: are those of all hosts set by one time server?"
 )
-NEVER_RESUMED = "began at step 1 again and never called resumed(): all steps before count as lost"
+NEVER_RESUMED = (
+    "began with the first step again and never called resumed(), so that all steps before count as lost: call "
+    "probe.resumed(step) where a checkpoint is loaded; a new run needs a new folder"
+)
+FROM_START = (
+    "went on after step 0 although it had saved or finished, so that all steps before count as lost: was its "
+    "checkpoint found? a new run needs a new folder"
+)
 NO_END = "the last process wrote no end: it was killed, or is still running"
 RESIDUAL = (
     "more than 0.5 % and 1 s are in no state, see residual: put what the loop does between steps into probe.hook(...)"
@@ -28,8 +40,8 @@ RESIDUAL = (
 class RankAccount:
     """Add every process of a rank from first to last, then `close`.
 
-    `kept` are then its steps that count; `saves` the seconds that each save blocked, by process and step; `worlds`
-    the sizes it was part of; `warnings` what to tell of it.
+    `kept` are then its steps that count, with times of the clock of its last process; `saves` the seconds that each
+    save blocked, by process and step; `worlds` the sizes it was part of; `warnings` what to tell of it.
     """
 
     def __init__(self, rank: int) -> None:
@@ -44,6 +56,7 @@ class RankAccount:
         self._wall = 0.0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._background: defaultdict[str, float] = defaultdict(float)
+        self._uncovered: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._outage: Outage | None = None  # what ended the last process, if that is known
         self._resumed: int | None = None  # where the run stands, if no step has followed yet
 
@@ -69,13 +82,14 @@ class RankAccount:
         if self._lives:
             self._between(self._lives[-1], life)
         self._outage = outage
-        if self.kept and history and isinstance(history[0], DoneStep) and history[0].number == 1:
-            self._warn(NEVER_RESUMED)
+        if self.kept and history:
+            self._began_anew(history[0])
         if life.background_steps:
             self._warn(BACKGROUND_STEPS)
         self._wall += life.last - start.began
         _add_up(self._seconds, life.seconds)
         _add_up(self._background, life.background)
+        _add_up(self._uncovered, life.uncovered)
         self.saves |= {(len(self._lives), step): seconds for step, seconds in life.saves.items()}
         self.completions |= {(len(self._lives), step): seconds for step, seconds in life.completions.items()}
         self.worlds |= {start.world} - {0}
@@ -99,7 +113,7 @@ class RankAccount:
         seconds = {state: self._seconds[state] for state in (*STATES[:-2], *hooks, STATES[-2])}
         residual = self._wall - sum(seconds.values())
         if abs(residual) > max(RESIDUAL_SHARE * self._wall, RESIDUAL_SECONDS):
-            self._warn(RESIDUAL)
+            self._warn(RESIDUAL + self.mostly(residual))
         if not self._lives[-1].end:
             self._warn(NO_END)
         busy = seconds["data"] + seconds["kept"] + seconds["lost"]
@@ -115,17 +129,34 @@ class RankAccount:
             ends=tuple(life.end for life in self._lives),
         )
 
+    def mostly(self, residual: float) -> str:
+        """Between which spans most of the residual lies, as the end of a sentence; empty where that is nowhere."""
+        (before, after), seconds = max(self._uncovered.items(), key=lambda each: each[1], default=(("", ""), 0.0))
+        return f"; most of them lie between {before} and {after}" if seconds > residual / 2 > 0 else ""
+
+    def _began_anew(self, first: DoneStep | Resumed) -> None:
+        """Tell of a process that begins where the run once began; before the first save there is nowhere else."""
+        begin = self.kept[0].number
+        if isinstance(first, DoneStep):
+            if first.number <= begin:
+                self._warn(NEVER_RESUMED)
+        elif first.number < begin and any(life.saved or life.end in ("done", "ended") for life in self._lives):
+            self._warn(FROM_START)
+
     def _between(self, before: Life, after: Life) -> None:
         """From the last sign of life of one process to the start of the next."""
-        gap = after.start.began - before.last
+        gap, trusted, by = after.start.began - before.last, START_RESOLUTION, ""
         if before.start.clock != after.start.clock:
-            gap += (after.start.wall - after.start.at) - (before.start.wall - before.start.at)
+            ahead = (after.start.wall - after.start.at) - (before.start.wall - before.start.at)
+            gap, trusted, by = gap + ahead, WALL_CLOCKS_APART, ", by the wall clocks of their hosts,"
+            for step in self.kept:
+                step.reached.at -= ahead
             self._warn(OTHER_CLOCK)
-        elif gap < -START_RESOLUTION:
+        if gap < -trusted:
             raise MeasurementError(
-                f"rank {self.rank}: attempt {after.start.attempt} began {-gap:.3g} s before attempt "
-                f"{before.start.attempt} had ended: one folder is for one run, and each process of it needs its own "
-                "rank (Probe(rank=...))"
+                f"rank {self.rank}: attempt {after.start.attempt} on {after.start.host} began {-gap:.3g} s{by} before "
+                f"attempt {before.start.attempt} on {before.start.host} had ended: one folder is for one run, and each "
+                "process of it needs its own rank, from its launcher (RANK) or as Probe(rank=...)"
             )
         self._wall += max(gap, 0.0)
         if self._outage is not None:
@@ -162,6 +193,6 @@ class RankAccount:
         self.warnings[text] = None
 
 
-def _add_up(whole: defaultdict[str, float], part: dict[str, float]) -> None:
+def _add_up(whole: defaultdict[Name, float], part: dict[Name, float]) -> None:
     for name, seconds in part.items():
         whole[name] += seconds

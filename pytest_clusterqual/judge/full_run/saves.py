@@ -12,6 +12,10 @@ from pytest_clusterqual.model.full_run import FullRun
 from pytest_clusterqual.model.probe import Line, ProbedProcess
 from pytest_clusterqual.model.record import Interval
 
+_REMEDY = (
+    ", and has marked others: call probe.saved(step) where that save ends, and let the script wait for its last one "
+    "before it ends"
+)
 _MOSTLY = 0.5  # of a step's time that a save was under way, so that the step counts as one beside it
 
 
@@ -66,15 +70,17 @@ class Inflation:
 
 
 def saves(run: FullRun) -> tuple[Save, ...]:
-    """All checkpoints of the run, in their order. Those of a command that marks none are complete when they end.
+    """All checkpoints of the run, in their order.
+
+    In a command the part of a rank that never marks one is complete when it ends: often only one rank writes and knows.
 
     Raises:
         MeasurementError: one of the last attempt never became complete; names the rank.
     """
-    lines = (line for rank in run.ranks for process in rank.processes for line in process.lines)
-    marked = run.checkpoints is not None or any(line.what == "saved" for line in lines)
     parts: defaultdict[tuple[int, int], list[Part]] = defaultdict(list)
     for rank in run.ranks:
+        lines = (line for process in rank.processes for line in process.lines)
+        marked = run.checkpoints is not None or any(line.what == "saved" for line in lines)
         for attempt, process in enumerate(rank.processes):
             for step, part in _parts(rank.rank, process, marked=marked):
                 parts[attempt, step].append(part)
@@ -84,6 +90,7 @@ def saves(run: FullRun) -> tuple[Save, ...]:
         if torn and attempt == last:
             raise MeasurementError(
                 f"full run: the checkpoint of step {step} never became complete: rank {torn[0]} has no saved mark"
+                + (_REMEDY if run.checkpoints is None else "")
             )
     return tuple(Save(attempt=attempt, step=step, parts=tuple(each)) for (attempt, step), each in sorted(parts.items()))
 

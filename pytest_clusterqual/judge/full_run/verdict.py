@@ -13,6 +13,7 @@ from pytest_clusterqual.judge.full_run.figures import CLOCK, Figure, figures, ga
 from pytest_clusterqual.judge.full_run.interval_advice import interval_advice
 from pytest_clusterqual.judge.full_run.ledger import Ledger, account
 from pytest_clusterqual.judge.full_run.over_time import over_time
+from pytest_clusterqual.judge.full_run.per_work import ALONG_TIME
 from pytest_clusterqual.judge.full_run.resumed import judge_resumed
 from pytest_clusterqual.judge.full_run.save_figures import save_figures
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, judge_quantity, rank_name
@@ -99,7 +100,7 @@ def _judged(
     for quantity, unit in QUANTITIES["full_run"].items():
         required = applicable(requirements, "full_run", quantity, m.conditions)
         figure = found.get(quantity)
-        findings = _findings(m, seen, quantity)
+        findings = _findings(m, ledger, seen, quantity)
         if figure is None:
             why = "; ".join(seen.untold) if quantity == "drift" else _why_not(m, quantity)
             # One node is what several are compared with: of it no gain can be required.
@@ -126,11 +127,24 @@ def _judged(
         yield from judge_each(case, required)
 
 
-def _findings(m: FullRunMeasurement, seen: OverTime, quantity: str) -> tuple[Finding, ...]:
+def _findings(m: FullRunMeasurement, ledger: Ledger, seen: OverTime, quantity: str) -> tuple[Finding, ...]:
     """What is told beside a quantity."""
     if quantity == "drift":
         return seen.findings
+    if quantity == "goodput":
+        return tuple(_accounted(m, ledger))
     return tuple(filter(None, [failure_note(m.run)])) if quantity == "recovery" else ()
+
+
+def _accounted(m: FullRunMeasurement, ledger: Ledger) -> Iterator[Finding]:
+    """Notes on how the seconds of some ranks were sorted."""
+    for text, ranks in ledger.warnings.items():
+        seen, _, todo = text.partition(": ")
+        more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+        yield Finding(
+            suspect=f"{rank_name(m.conditions, ranks[0])}{more}", kind="account", evidence=seen, check_next=todo,
+            level="note",
+        )  # fmt: skip
 
 
 def _interval(figure: Figure) -> Interval:
@@ -146,6 +160,8 @@ def _why_not(m: FullRunMeasurement, quantity: str) -> str:
         return m.not_alone
     if quantity == "throughput":
         return NO_TOKENS
+    if quantity == "goodput":
+        return ALONG_TIME
     if quantity == "checkpoint_load":
         return "no checkpoint was loaded"
     if quantity in _OF_FAILURE:
