@@ -33,7 +33,7 @@ lab-packages:
 # The pages as a site, in build/site; a link that leads nowhere or a page that is missing ends it.
 docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build
 
 # The page of a run in a real browser; the first time as root, on Debian. See docs/report.md.
 browser: $(VENV)/.installed

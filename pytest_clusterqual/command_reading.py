@@ -69,7 +69,7 @@ def rank_memory(
         limit, origin = _host_limit(run, process)
         return RankMemory(
             rank=start.rank, step_peaks=(end.host_peak,), reserved_peaks=(), device_used=end.host_peak, limit=limit,
-            limit_from=origin, counted="resident set of the whole process", parts={}, losses=losses,
+            limit_from=origin, counted="resident set of the largest process of the rank", parts={}, losses=losses,
             data_digest=start.script,
         )  # fmt: skip
     peaks = [line.device_peak for each in told for line in each.lines if line.what == "end" and line.device_peak]

@@ -20,6 +20,7 @@ from pytest_clusterqual.judging import (
     by_figure,
     changes,
     judge_again,
+    own_figure,
     own_project,
     unmeasured,
 )
@@ -114,7 +115,7 @@ def _verdicts(records: Iterable[Record]) -> tuple[tuple[Line, ...], tuple[Line, 
         verdict, told = f"  {verdict_of(group)}", f"{test}{_noted(group[0])}"
         alone = [record for record in group if record.measurement is None and not _decides(record)]
         if alone:
-            own = alone[0].criterion == "own"
+            own = own_figure(alone[0])
             why = "an own test, which keeps no measurement" if own else alone[0].judgement.reason
             bare.append((verdict, f"{told}: {why}"))
         else:

@@ -16,11 +16,13 @@ from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict
+from pytest_clusterqual.model.requirement import QUANTITIES
 from pytest_clusterqual.outcomes import with_exception
 from pytest_clusterqual.read.project import recorded_project
 from pytest_clusterqual.report.text import value_of
 from pytest_clusterqual.runs import ENVIRONMENT, RunFolder
 
+_OF_CRITERIA = {quantity for quantities in QUANTITIES.values() for quantity in quantities}
 _WITHOUT_MEASUREMENT = (Verdict.ERROR, Verdict.BLOCKED)
 # Another processor or library rounds otherwise. The second is for sums that are 0 but for their rounding.
 _ROUNDING, _NOTHING = 1e-9, 1e-15
@@ -93,10 +95,21 @@ def unmeasured(folder: RunFolder) -> list[Record]:
     return [_as_far(r) for r in folder.records() if r.measurement is None and r.criterion != "decision"]
 
 
+def own_figure(record: Record) -> bool:
+    """True of what a user's own test gave to `qualify.samples`, which may count for a criterion.
+
+    It keeps no measurement, and is none of the figures that criteria have.
+    """
+    told = record.judgement
+    if record.criterion == "own":
+        return True
+    return record.measurement is None and bool(told.samples) and told.quantity not in _OF_CRITERIA
+
+
 def _as_far(record: Record) -> Record:
     """What a record without a measurement is worth: one of an own test has its samples in itself."""
     told = record.judgement
-    if record.criterion == "own" or told.verdict in _WITHOUT_MEASUREMENT:
+    if told.verdict in _WITHOUT_MEASUREMENT or own_figure(record):
         return record
     reason = f"there is no measurement that {told.verdict} could follow from"
     return replace(record, judgement=replace(told, verdict=Verdict.ERROR, value=None, interval=None, reason=reason))

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.judge.decision.verdict import decide, judge_decision
 from pytest_clusterqual.judge.gates import not_run
+from pytest_clusterqual.judging import own_project
 from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.outcomes import layout_params
 from pytest_clusterqual.read.hosts import fold_hosts
@@ -54,6 +56,7 @@ def merge(shards: Sequence[Path], out: Path) -> RunFolder:
         raise RunFolderError(str(error).replace("--qual-run-dir", "--out")) from None
     folder.select({test: selected for part in parts for test, selected in part.tests.items()})
     _add_lines(folder, parts)
+    _decide(folder, parts)
     _copy_files(folder, labels)
     return folder
 
@@ -68,9 +71,21 @@ def _add_lines(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
             for name, (test, criterion, measurement) in part.measurements().items()
         }
         for record in part.history():
+            if record.criterion == "decision":
+                continue
             gates = not_run(record.gates_not_run, ran, layout_params(tests.get(record.test)))
             measured = names.get(record.measurement or "")
             folder.add_record(replace(record, run=folder.run, measurement=measured, gates_not_run=gates))
+
+
+def _decide(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
+    """A part decided by what it had: what follows from the whole takes the place of that."""
+    told = [record for part in parts for record in part.records() if record.criterion == "decision"]
+    plan = own_project(folder).decision if told else None
+    if plan is not None:
+        judgement = judge_decision(decide(folder.numbered(), plan), plan)
+        for record in told:
+            folder.add_record(replace(record, run=folder.run, judgement=judgement))
 
 
 # -- what is one qualification -----------------------------------------------------------------------

@@ -104,7 +104,9 @@ def _requirement(key: tuple[str, str, Selector], value: float, unit: str, tolera
     criterion, quantity, selector = key
     small = small_is_good(quantity, unit)
     op: Op = "<=" if small else ">="
-    bound = value * (1 + tolerance) if small else value * (1 - tolerance)
+    # Of a share of time, such as a wait of 1 %, the tolerance is in points: a twentieth of it is less than chance.
+    reach = tolerance * (max(value, 1.0) if small and unit == units.RATIO else value)
+    bound = value + reach if small else value - reach
     shown = units.show(bound, unit)
     rounded = units.parse(shown, unit) / bound
     if rounded < 1 - _SAME if small else rounded > 1 + _SAME:  # to what is stricter: the number itself, then

@@ -60,6 +60,12 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
     return {f.name: (hints[f.name], f.default is none and f.default_factory is none) for f in dataclasses.fields(kind)}
 
 
+@functools.cache
+def _taken_apart(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Origin and arguments, which `typing` looks for anew each time."""
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
 @functools.lru_cache(maxsize=8)
 def _places(names: tuple[str, ...]) -> dict[str, int]:
     """Name -> its place; one for all that are equal: thousands of records tell a figure of the same thousand ranks."""
@@ -67,26 +73,25 @@ def _places(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, value, where)
     if kind is Any or kind is object:
         return value
+    origin, arguments = _taken_apart(kind)
     if origin in (Union, types.UnionType):
-        options = typing.get_args(kind)
-        if value is None and type(None) in options:
+        if value is None and type(None) in arguments:
             return None
-        return _read(next(o for o in options if o is not type(None)), value, where)
+        return _read(next(o for o in arguments if o is not type(None)), value, where)
     if origin is typing.Literal:
-        return _require(value in typing.get_args(kind), kind, value, where)
+        return _require(value in arguments, kind, value, where)
     if origin is tuple:
-        (item, *_rest) = typing.get_args(kind)
+        item = arguments[0]
         _require(isinstance(value, (list, tuple)), kind, value, where)
         if item in _PLAIN and set(map(type, value)) == {item}:
             return tuple(value)  # a million samples: looked at once, not one by one
         return tuple(_read(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         return _read_mapping(kind, value, where)
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(kind, value, where)
     if issubclass(kind, enum.Enum):
         _require(value in [member.value for member in kind], kind, value, where)
         return kind(value)
@@ -100,8 +105,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_mapping(kind: Any, value: Any, where: str) -> Mapping[str, Any]:
-    _key, item = typing.get_args(kind)
+    item = _taken_apart(kind)[1][1]
     _require(isinstance(value, Mapping), kind, value, where)
+    if not value:
+        return {}
     if item not in _PLAIN or set(map(type, value.values())) != {item}:
         return {str(k): _read(item, v, f"{where}.{k}") for k, v in value.items()}
     places = _places(tuple(value))

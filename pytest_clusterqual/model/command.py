@@ -26,8 +26,8 @@ class CommandJob:
     In `words` and in the values of `environment` ``{run}`` stands for a folder that each run has for itself and all
     nodes see, ``{steps}`` for the number of steps that a criterion wants: `steps` is that of the fixed work.
     ``{ranks}`` and ``{nodes}`` are how many of them the launch has. `folder` (absolute) is where they run.
-    `tokens_per_step` and `sequences_per_step` are of the whole job, None where its own lines tell them. With `log` rank
-    0's output is read instead of the probe's lines, by `pattern` or as one of the known trainers prints it.
+    `tokens_per_step` and `sequences_per_step` are of the whole job, None where its own lines tell them. With `log`
+    what a rank prints is read instead of the probe's lines, by `pattern` or as one of the known trainers prints it.
     `time_limit` of a run is in seconds, None: the launcher's.
     """
 

@@ -39,7 +39,7 @@ Text = Annotated[str, BeforeValidator(_word)]
 
 
 class LogSection(Section):
-    """How rank 0's output is read: as a known trainer prints it, or by a pattern."""
+    """How the output of the rank that logs is read: as a known trainer prints it, or by a pattern."""
 
     pattern: Name | None = None
 

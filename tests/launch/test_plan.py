@@ -8,7 +8,16 @@ import pytest
 
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher, visible_gpus
-from pytest_clusterqual.launch.plan import GUARD, OWN_ADDRESS, LaunchPlan, NodePlan, environment, own_line, split, torchrun
+from pytest_clusterqual.launch.plan import (
+    GUARD,
+    OWN_ADDRESS,
+    LaunchPlan,
+    NodePlan,
+    environment,
+    own_line,
+    split,
+    torchrun,
+)
 from pytest_clusterqual.rank.settings import share_of
 
 NODE = NodePlan(name="node1", host="h", address="127.0.0.102", cores=(2, 3), gpus=())

@@ -114,7 +114,7 @@ def test_losses_that_depend_on_the_ranks_are_no_other_job() -> None:
 def memory(**more: Any) -> MemoryMeasurement:
     usual = {
         "step_peaks": (GIB,), "reserved_peaks": (), "device_used": GIB, "limit": 8 * GIB, "limit_from": "MemTotal",
-        "counted": "resident set of the whole process", "parts": {}, "losses": (), "data_digest": "aa",
+        "counted": "resident set of the largest process of the rank", "parts": {}, "losses": (), "data_digest": "aa",
     }  # fmt: skip
     return MemoryMeasurement(
         conditions=conditions(layout="own"), ranks=tuple(RankMemory(rank=rank, **{**usual, **more}) for rank in (0, 1)),
@@ -128,7 +128,7 @@ HELD = [require("memory", "peak", "<= 2 GiB"), require("memory", "headroom", ">=
 def test_the_peak_of_a_command_says_what_is_not_known_of_it() -> None:
     found = judge_memory(memory(), HELD)
     assert verdicts(found) == {("peak", ""): Verdict.PASS, ("headroom", ""): Verdict.PASS}
-    assert "counted: resident set of the whole process; not known: what it is made of, losses" in found[0].reason
+    assert "counted: resident set of the largest process of the rank; not known: what it is made of, losses" in found[0].reason
 
 
 def test_a_loss_that_is_told_must_be_a_number() -> None:

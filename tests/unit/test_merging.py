@@ -17,6 +17,7 @@ from recorded_made import PROJECT, TEST, recorded
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.judging import changes, judge_again, own_project
 from pytest_clusterqual.merging import merge
 from pytest_clusterqual.model.conditions import Conditions
@@ -219,6 +220,23 @@ def test_a_gate_that_another_part_ran_is_run(tmp_path: Path) -> None:
         gated.add_record(replace(record, attempt=2))
     whole = merge([gated.path, part(tmp_path / "b", OTHER)], tmp_path / "whole")
     assert {record.gates_not_run for record in whole.records() if record.test == TEST} == {("fabric",)}
+
+
+def test_the_decision_of_a_part_gives_way_to_that_of_the_whole(tmp_path: Path) -> None:
+    project = PROJECT.replace("layouts: [{name: ddp}]", "layouts: [{name: ddp}, {name: fsdp, fsdp: full}]")
+    asked = {"project_file": project + "decision: {expect: not-qualified}\n"}
+    one, other = part(tmp_path / "a", TEST, **asked), part(tmp_path / "b", OTHER, **asked)
+    folder = RunFolder.open(one)
+    told = replace(folder.records()[0], test="test_decision.py::test_decision", criterion="decision", measurement=None)
+    said = replace(told.judgement, quantity="decision", label="performance", verdict=Verdict.FAIL)
+    folder.add_record(replace(told, judgement=said))
+    made = merge([one, other], tmp_path / "all")
+    (decision,) = [record for record in made.records() if record.criterion == "decision"]
+    project_of_all = own_project(made)
+    assert project_of_all.decision is not None
+    outcome = decide(made.numbered(), project_of_all.decision).outcome
+    assert decision.judgement.label == outcome != "performance"
+    assert decision.run == made.run
 
 
 def test_logs_and_answers_of_the_parts_stand_beside_each_other(tmp_path: Path) -> None:

@@ -215,6 +215,16 @@ def test_a_verdict_that_nothing_was_measured_for_is_told(run: Path, told: str) -
     assert change.after.reason == f"there is no measurement that {told} could follow from"
 
 
+def test_a_figure_of_an_own_test_that_counts_for_a_criterion_is_listed_apart(run: Path) -> None:
+    def given(line: dict[str, Any]) -> None:
+        line.update(test="test_own.py::test_multiplication", criterion="nodes", measurement=None)
+        line["judgement"]["quantity"] = "multiplication"
+
+    found = checked(added(run, given))
+    assert found.followed is not None and found.holds
+    assert any("an own test, which keeps no measurement" in text for _, text in found.followed.unmeasured)
+
+
 @pytest.mark.parametrize(
     ("criterion", "told", "why"),
     [

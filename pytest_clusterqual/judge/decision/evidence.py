@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import with_interval
 from pytest_clusterqual.model.record import Finding, Interval, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 LADDER = "[ladder]"  # how the test of all ways to make the job fit ends
 # A test that did not measure has no conditions; its name still says what it is about.
