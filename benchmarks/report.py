@@ -2,8 +2,8 @@
 
 The run is simulated as a real one would be (`large_run.py`): all criteria, the samples of every rank in
 measurements.jsonl, the telemetry of every node. Measured is each command in a process of its own, from reading the run
-folder to the page, junit.xml and plots. Bars for the report: 30 s, and 2 GB; exit code 1 beyond. `--judge` judges all
-of it again as well, which takes minutes and has no bar.
+folder to the page, junit.xml and plots. Bars for the report, on a machine that does nothing else: 30 s, and 2 GB; exit
+code 1 beyond. `--judge` judges all of it again as well, which takes long and has no bar.
 """
 
 from __future__ import annotations

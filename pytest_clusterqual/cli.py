@@ -254,7 +254,7 @@ def _import(arguments: argparse.Namespace) -> int:
         arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
         nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
     )  # fmt: skip
-    return recorded_commands.show(folder, folder.records(), enough="PASS" if config else "MEASURED")
+    return recorded_commands.show(folder, folder.records(), numbers_do=not config)
 
 
 def _import_trace(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_clusterqual.command_trouble import failure_of, processes_of, steps_done, struck
-from pytest_clusterqual.errors import LaunchError, MeasurementError
+from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan, NodePlan
 from pytest_clusterqual.model.codec import to_json
@@ -72,120 +72,120 @@ class _Launched:
     out_of_memory: str = ""
 
 
-def run_command(
-    launcher: Launcher,
-    nodes: Sequence[NodePlan],
-    nproc_per_node: int,
-    job: CommandJob,
-    *,
-    steps: int | None,
-    failure: Failure | None,
-    hang_timeout: float,
-    spare: NodePlan | None,
-    device: Literal["cpu", "cuda"],
-    limits: LauncherOptions,
-    folder: Path,
-    logs: Path,
-    tell: Callable[[Progress], None],
-    what: str,
-) -> CommandRun:
-    """Run the command to its end, with a `folder` of its own, which the caller removes.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLaunch:
+    """One run of a command, which may take two launches: what they have in common.
 
-    Where the failure ends the agents as well, another launch goes on, as in a full run of this package's own loop.
-
-    Raises:
-        JobError: it failed or did not end in time; the message names who, and shows what it printed last.
-        LaunchError: another world ran than was asked for, or the folder cannot be made.
+    `folder` is the run's own, which the caller removes; what ranks printed is kept in `logs`. `steps` is what the
+    command is told to do, `hang_timeout` the seconds after which a rank that was stopped on purpose is found.
     """
-    _make(folder)
-    launch = partial(
-        _launch, launcher, nproc_per_node=nproc_per_node, job=job, steps=steps, hang_timeout=hang_timeout,
-        device=device, limits=limits, folder=folder, logs=logs, tell=tell, what=what,
-    )  # fmt: skip
-    check = partial(check_world, device=device, nproc_per_node=nproc_per_node, backend=BACKEND)
-    first = last = launch(nodes, failure=failure)
-    processes = processes_of(folder)
-    places = _places(processes, 0)
-    if first.out_of_memory:
+
+    launcher: Launcher
+    nproc_per_node: int
+    job: CommandJob
+    steps: int | None
+    hang_timeout: float
+    device: Literal["cpu", "cuda"]
+    limits: LauncherOptions
+    folder: Path
+    logs: Path
+    tell: Callable[[Progress], None]
+    what: str
+
+    def run(self, nodes: Sequence[NodePlan], failure: Failure | None, spare: NodePlan | None) -> CommandRun:
+        """Run the command to its end.
+
+        Where the failure ends the agents as well, another launch goes on, as in a full run of this package's own loop.
+
+        Raises:
+            JobError: it failed or did not end in time; the message names who, and shows what it printed last.
+            LaunchError: another world ran than was asked for, or the folder cannot be made.
+        """
+        _make(self.folder)
+        first = last = self._launch(nodes, failure)
+        processes = processes_of(self.folder)
+        if first.out_of_memory:
+            return CommandRun(
+                folder=self.folder, processes=processes, places=_places(processes, 0), began={}, ended={},
+                samples=first.samples, out_of_memory=first.out_of_memory,
+            )  # fmt: skip
+        if not first.ended:
+            assert failure is not None
+            self._check(_places(processes, 0), nodes)
+            nodes = nodes_after(failure, nodes, first.lost, spare)
+            last = self._launch(nodes, None)
+            if last.out_of_memory:
+                raise JobError(f"{self.what} ran out of memory once it went on: {last.out_of_memory}")
+        size = len(nodes) * self.nproc_per_node
+        processes = _whole(_arrived(self.folder, size), size, self.folder)
+        began, there = _places(processes, 0), _places(processes, -1)[:size]
+        self._check(there, nodes)
         return CommandRun(
-            folder=folder, processes=processes, places=places, began={}, ended={}, samples=first.samples,
-            out_of_memory=first.out_of_memory,
+            folder=self.folder, processes=processes, places=began,
+            began={place.rank: first.began[place.node] for place in began},
+            ended={place.rank: last.ended[place.node] for place in there},
+            samples=first.samples if last is first else {
+                node: [*first.samples.get(node, []), *last.samples.get(node, [])]
+                for node in first.samples | last.samples
+            },
         )  # fmt: skip
-    if not first.ended:
-        assert failure is not None
-        check(places, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes])
-        nodes = nodes_after(failure, nodes, first.lost, spare)
-        last = launch(nodes, failure=None)
-    size = len(nodes) * nproc_per_node
-    processes = _whole(_arrived(folder, size), size, folder)
-    there = _places(processes, -1)[:size]
-    check(there, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes])
-    return CommandRun(
-        folder=folder, processes=processes, places=_places(processes, 0),
-        began={place.rank: first.began[place.node] for place in _places(processes, 0)},
-        ended={place.rank: last.ended[place.node] for place in there},
-        samples=first.samples if last is first else {
-            node: [*first.samples.get(node, []), *last.samples.get(node, [])] for node in first.samples | last.samples
-        },
-    )  # fmt: skip
 
+    def _check(self, places: Sequence[RankPlace], nodes: Sequence[NodePlan]) -> None:
+        check_world(
+            places, nodes=[node.name for node in nodes], hosts=[node.host for node in nodes], device=self.device,
+            nproc_per_node=self.nproc_per_node, backend=BACKEND,
+        )  # fmt: skip
 
-def _launch(
-    launcher: Launcher,
-    nodes: Sequence[NodePlan],
-    *,
-    nproc_per_node: int,
-    job: CommandJob,
-    steps: int | None,
-    failure: Failure | None,
-    hang_timeout: float,
-    device: Literal["cpu", "cuda"],
-    limits: LauncherOptions,
-    folder: Path,
-    logs: Path,
-    tell: Callable[[Progress], None],
-    what: str,
-) -> _Launched:
-    launch_id, size = secrets.token_hex(4), len(nodes) * nproc_per_node
-    filled = partial(job.filled, run=str(folder / OWN), steps=steps, ranks=size, nodes=len(nodes))
-    order = {
-        "folder": str(folder), "home": job.folder, "failure": to_json(failure) if failure else None,
-        "victim": nodes[failure.target].name if failure and failure.kind == "kill_node" else "",
-        "hang_timeout": hang_timeout,
-        "environment": {name: filled(text) for name, text in job.environment.items()},
-    }  # fmt: skip
-    ends = failure is not None and failure.ends_launch
-    plan = LaunchPlan(
-        nodes=tuple(nodes), nproc_per_node=nproc_per_node, device=device, mode="command", launch=launch_id,
-        store=("", 0), interface=launcher.interface, max_restarts=1 if failure and not ends else 0,
-        timeout=limits.start_timeout, words=tuple(map(filled, job.words)),
-        variables={"CLUSTERQUAL_COMMAND": json.dumps(order)}, line=job.launcher_line, script=str(folder / _SCRIPT),
-        port=secrets.choice(_PORTS),
-    )  # fmt: skip
-    watch = _Watch(
-        folder=folder, size=size, start=limits.start_timeout, limit=job.time_limit or limits.job_timeout,
-        before=_starts(folder),
-    )  # fmt: skip
-    wire = Wire(launcher, plan, logs=logs)
-    try:
-        late = not _ended(wire.launch, watch, lambda done: tell(Progress(what, size, done=done, total=steps or 0)))
-        processes = wire.launch.processes
-        began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
-        samples = {process.node.name: process.samples for process in processes}
-        if late or any(process.poll() != 0 for process in processes):
-            if ends and failure is not None and not late and struck(folder / PROBES):
-                lost = lost_nodes(wire.launch, failure)
-                return _Launched(began=began, ended={}, samples=samples, lost=lost)
-            failed = failure_of(wire.launch, folder, what, watch.allowed if late else None)
-            if not failed.out_of_memory or sorted(processes_of(folder)) != list(range(size)):
-                raise failed
-            return _Launched(began=began, ended={}, samples=samples, out_of_memory=failed.out_of_memory)
-        wire.launch.check_machines()
-        ended = {name: clock.ended for name, clock in agent_clocks(processes).items()}
-    finally:
-        wire.close()
-        _keep_output(folder, logs / f"{launch_id}-output")
-    return _Launched(began=began, ended=ended, samples=samples)
+    def _launch(self, nodes: Sequence[NodePlan], failure: Failure | None) -> _Launched:
+        plan = self._plan(nodes, failure)
+        size = len(nodes) * self.nproc_per_node
+        watch = _Watch(
+            folder=self.folder, size=size, start=self.limits.start_timeout, before=_starts(self.folder),
+            limit=self.job.time_limit or self.limits.job_timeout,
+        )  # fmt: skip
+        wire = Wire(self.launcher, plan, logs=self.logs)
+        try:
+            late = not _ended(wire.launch, watch, lambda done: self._tell(size, done))
+            processes = wire.launch.processes
+            began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
+            samples = {process.node.name: process.samples for process in processes}
+            if late or any(process.poll() != 0 for process in processes):
+                if failure is not None and failure.ends_launch and not late and struck(self.folder / PROBES):
+                    lost = lost_nodes(wire.launch, failure)
+                    return _Launched(began=began, ended={}, samples=samples, lost=lost)
+                failed = failure_of(wire.launch, self.folder, self.what, watch.allowed if late else None)
+                if not failed.out_of_memory or sorted(processes_of(self.folder)) != list(range(size)):
+                    raise failed
+                return _Launched(began=began, ended={}, samples=samples, out_of_memory=failed.out_of_memory)
+            wire.launch.check_machines()
+            ended = {name: clock.ended for name, clock in agent_clocks(processes).items()}
+        finally:
+            wire.close()
+            _keep_output(self.folder, self.logs / f"{plan.launch}-output")
+        return _Launched(began=began, ended=ended, samples=samples)
+
+    def _plan(self, nodes: Sequence[NodePlan], failure: Failure | None) -> LaunchPlan:
+        filled = partial(
+            self.job.filled, run=str(self.folder / OWN), steps=self.steps, ranks=len(nodes) * self.nproc_per_node,
+            nodes=len(nodes),
+        )  # fmt: skip
+        order = {
+            "folder": str(self.folder), "home": self.job.folder, "failure": to_json(failure) if failure else None,
+            "victim": nodes[failure.target].name if failure and failure.kind == "kill_node" else "",
+            "hang_timeout": self.hang_timeout,
+            "environment": {name: filled(text) for name, text in self.job.environment.items()},
+        }  # fmt: skip
+        return LaunchPlan(
+            nodes=tuple(nodes), nproc_per_node=self.nproc_per_node, device=self.device, mode="command",
+            launch=secrets.token_hex(4), store=("", 0), interface=self.launcher.interface,
+            max_restarts=1 if failure and not failure.ends_launch else 0, timeout=self.limits.start_timeout,
+            words=tuple(map(filled, self.job.words)),
+            variables={"CLUSTERQUAL_COMMAND": json.dumps(order)}, line=self.job.launcher_line,
+            script=str(self.folder / _SCRIPT), port=secrets.choice(_PORTS),
+        )  # fmt: skip
+
+    def _tell(self, size: int, done: int) -> None:
+        self.tell(Progress(self.what, size, done=done, total=self.steps or 0))
 
 
 def _places(processes: dict[int, tuple[CommandProcess, ...]], which: int) -> tuple[RankPlace, ...]:

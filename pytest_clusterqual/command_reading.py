@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_clusterqual.command_launch import CommandRun
 from pytest_clusterqual.command_steps import PROBE_LINES, losses_of, training_of, training_of_log, work_of
-from pytest_clusterqual.errors import MeasurementError, ReadError
+from pytest_clusterqual.errors import MeasurementError, NoStepsError, ReadError
 from pytest_clusterqual.model.command import OUTPUT, PROBES, CommandJob, CommandProcess
 from pytest_clusterqual.model.log import TrainingLog
 from pytest_clusterqual.model.memory import RankMemory
@@ -104,25 +104,29 @@ def logged(run: CommandRun, job: CommandJob) -> TrainingLog:
     """What one rank printed: the one whose output tells of the most steps, as Megatron-LM's last does.
 
     Raises:
-        ReadError: no line of any rank tells of a step, or the pattern cannot be used.
+        ReadError: no line of any rank tells of a step, or one cannot be read.
     """
     return _logged_rank(run, job)[1]
 
 
 def _logged_rank(run: CommandRun, job: CommandJob) -> tuple[int, TrainingLog]:
     found: tuple[int, TrainingLog] | None = None
-    refused: list[ReadError] = []
+    refused: list[NoStepsError] = []
     for rank in range(len(run.places)):
+        output = run.folder / OUTPUT / f"rank{rank}.log"
+        if not output.exists():
+            continue  # it printed nothing
         try:
-            log = read_training_log([run.folder / OUTPUT / f"rank{rank}.log"], job.pattern, key=_PATTERN)
-        except ReadError as error:
+            log = read_training_log([output], job.pattern, key=_PATTERN)
+        except NoStepsError as error:
             refused.append(error)
         else:
             if found is None or _lines_of_steps(log) > _lines_of_steps(found[1]):
                 found = rank, log
     if found is None:
         raise ReadError(
-            f"{job.name}: none of {len(refused)} ranks printed a step that can be read; rank 0: {refused[0]}"
+            f"{job.name}: none of {len(run.places)} ranks printed a step that can be read; "
+            f"{refused[0] if refused else 'nothing was printed at all'}"
         )
     return found
 

@@ -114,7 +114,7 @@ def _timed(lines: Sequence[Line]) -> tuple[list[float], list[float]]:
 
 
 def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: str) -> RankTraining:
-    """The steps of rank 0, as the log tells their times: those of a line that stands for several, each its mean.
+    """The steps of the rank that logs, as the log tells their times: and of a line for several their mean.
 
     Raises:
         MeasurementError: the log tells no time of a step, or too few steps, or a loss that is no finite number.

@@ -46,7 +46,7 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Compare the runs of two folders or more, the oldest or the good one first.
+    """Compare the runs of two folders or more: pairs with the first one, a trend in the order of their time.
 
     Raises:
         RunFolderError: one of them is no run folder, or holds no record.
@@ -60,7 +60,17 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
                 pairs.append(compare(first, records))
             except MeasurementError as error:
                 raise MeasurementError(f"{paths[0]} and {path}: {error}") from None
-    return Comparison(pairs=tuple(pairs), trend=trends(runs) if len(runs) > 2 else None)
+    return Comparison(pairs=tuple(pairs), trend=_trend(runs, needed=not pairs) if len(runs) > 2 else None)
+
+
+def _trend(runs: Sequence[Sequence[Record]], *, needed: bool) -> Trends | None:
+    """Runs that have figures in common by twos may have none in common by all."""
+    try:
+        return trends(runs)
+    except MeasurementError:
+        if needed:
+            raise
+        return None
 
 
 def _records(path: Path) -> Sequence[Record]:
@@ -89,7 +99,7 @@ def write_plot(found: Comparison, file: Path) -> None:
         RunFolderError: the file cannot be written.
     """
     if found.trend is None:
-        raise MeasurementError("two runs have no trend to plot: give three runs or more, or leave --plot out")
+        raise MeasurementError("there is no trend to plot: give three runs or more of the same tests, or no --plot")
     try:
         file.write_text(svg(trend_picture(found.trend)), encoding="utf-8")
     except OSError as error:

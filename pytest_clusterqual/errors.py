@@ -40,6 +40,10 @@ class ReadError(ClusterQualError):
     """A captured text is not what it should be."""
 
 
+class NoStepsError(ReadError):
+    """A log that can be read, and of whose lines none tells of a step."""
+
+
 class LaunchError(ClusterQualError):
     """The ranks could not be started, or the world that formed is not the one asked for."""
 
@@ -65,3 +69,10 @@ class MeasurementError(ClusterQualError):
 
 class RunFolderError(ClusterQualError):
     """The run folder cannot be written, or holds records of another schema."""
+
+
+# Whatever code that goes wrong on data can raise, but not all of Exception: what ends a run on a signal is one, too.
+UNFORESEEN = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.deciding import DECISION, decision_of, plan_of
-from pytest_clusterqual.errors import ClusterQualError
+from pytest_clusterqual.errors import UNFORESEEN, ClusterQualError
 from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.judging import (
     Change,
@@ -30,7 +30,6 @@ from pytest_clusterqual.model.project import DecisionPlan, Project
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, by_test, verdict_of
 from pytest_clusterqual.outcomes import with_exception
 from pytest_clusterqual.read.hosts import fold_hosts
-from pytest_clusterqual.report.plots import FAILURES
 from pytest_clusterqual.runs import RunFolder
 
 PROJECT = "clusterqual.yaml"  # the project file in a sealed run
@@ -104,7 +103,7 @@ def _again(folder: RunFolder) -> tuple[Project | None, list[Record], str]:
         return project, judge_again(folder, project), ""
     except ClusterQualError as error:
         return None, unmeasured(folder), str(error)
-    except FAILURES as error:  # of numbers that nobody can have measured
+    except UNFORESEEN as error:  # of numbers that nobody can have measured
         return None, unmeasured(folder), f"{type(error).__name__}: {error}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -195,12 +195,12 @@ def alike(one: Any, other: Any) -> bool:
         if math.isnan(one) and math.isnan(other):
             return True
         return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_NOTHING)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
     if type(one) is not type(other):
         return False
     if is_dataclass(one):
         return all(alike(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(alike, one, other))
     return False

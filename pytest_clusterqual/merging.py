@@ -15,10 +15,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_clusterqual.deciding import plan_of
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.judge.decision.verdict import decide, judge_decision
 from pytest_clusterqual.judge.gates import not_run
-from pytest_clusterqual.judging import own_project
 from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.outcomes import layout_params
 from pytest_clusterqual.read.hosts import fold_hosts
@@ -36,7 +36,7 @@ _MAP = "network-map.txt"  # of the project file and the number of nodes, so one 
 
 
 def merge(shards: Sequence[Path], out: Path) -> RunFolder:
-    """Make one run folder of several, each test from the one that has it, with all its attempts.
+    """Make one run folder of several, each test from the one that has it, with all its attempts; and decide anew.
 
     Raises:
         RunFolderError: they are parts of different qualifications, two of them have the same test, one cannot be read,
@@ -81,8 +81,8 @@ def _add_lines(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
 def _decide(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
     """A part decided by what it had: what follows from the whole takes the place of that."""
     told = [record for part in parts for record in part.records() if record.criterion == "decision"]
-    plan = own_project(folder).decision if told else None
-    if plan is not None:
+    plan = plan_of(folder)
+    if told and plan is not None:
         judgement = judge_decision(decide(folder.numbered(), plan), plan)
         for record in told:
             folder.add_record(replace(record, run=folder.run, judgement=judgement))

@@ -217,10 +217,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def show(
-    folder: RunFolder, records: Sequence[Record], *, enough: str = "PASS", plots: int = 0,
+    folder: RunFolder, records: Sequence[Record], *, numbers_do: bool = False, plots: int = 0,
     decision: Decision | None = None, page: Path | None = None, tests: Mapping[str, Selected] | None = None,
 ) -> int:  # fmt: skip
-    """The verdicts as a table, and what keeps them from 0; of evidence without a project file MEASURED is `enough`.
+    """The verdicts as a table, and what keeps them from 0; of evidence without a project file MEASURED is enough
+    (`numbers_do`).
 
     `tests` are those that were asked for, by default all that the run was asked for.
     """
@@ -233,7 +234,7 @@ def show(
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    tests, numbers_do = folder.tests if tests is None else tests, enough == "MEASURED"
+    tests = folder.tests if tests is None else tests
     for why in [] if numbers_do else unanswered(tests, records):
         print(why)
     return exit_code(tests, records, numbers_do=numbers_do)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual import lines
-from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.errors import UNFORESEEN, RunFolderError
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.html import Told, html_report
-from pytest_clusterqual.report.plots import FAILURES, Plot
+from pytest_clusterqual.report.plots import Plot
 
 if TYPE_CHECKING:
     from pytest_clusterqual.model.decision import Decision
@@ -51,5 +51,5 @@ def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: st
         lines.replace(path, page)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written: {error.strerror}; name another place for it") from error
-    except FAILURES as error:  # a page that cannot be made must not take the end of a run with it
+    except UNFORESEEN as error:  # a page that cannot be made must not take the end of a run with it
         raise RunFolderError(f"{path}: could not be made: {type(error).__name__}: {error}") from error

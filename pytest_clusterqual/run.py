@@ -313,7 +313,8 @@ class Qualification:
             return
         if report.skipped and self._replay is not None:
             kept = self._replay.kept(item.nodeid)
-            self._keep([replace(each, run=self.folder.run, test=item.nodeid, attempt=1) for each in kept])
+            mine = [replace(each, run=self.folder.run, test=item.nodeid, attempt=1) for each in kept]
+            self._keep([with_exception(each, self.project) for each in mine])
         if not report.failed:
             return
         reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"

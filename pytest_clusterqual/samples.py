@@ -69,6 +69,9 @@ class Measurements(Mapping[str, tuple[str, str, Measurement]]):
         found = self._stored[identity]
         return found.test, found.criterion, found.read(quick=self._quick)
 
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._stored  # without reading it, as a Mapping would
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_clusterqual.command_launch import CommandRun, run_command
+from pytest_clusterqual.command_launch import CommandLaunch, CommandRun
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.plan import Launcher, NodePlan
 from pytest_clusterqual.launch.surveys import survey
@@ -259,12 +259,12 @@ class Session:
         plan = self.project.full_run
         folder = Path(self._folder).absolute() / f"command-{secrets.token_hex(4)}"
         try:
-            run = run_command(
-                self._launcher, self._nodes[:nodes], self.nproc_per_node, self.project.command, steps=steps,
-                failure=failure, hang_timeout=plan.hang_timeout if plan else 0.0, spare=self._spare(nodes, failure),
-                device=self.device, limits=self.project.launcher, folder=folder, logs=self._logs, tell=self._tell,
-                what=what,
+            launch = CommandLaunch(
+                launcher=self._launcher, nproc_per_node=self.nproc_per_node, job=self.project.command, steps=steps,
+                hang_timeout=plan.hang_timeout if plan else 0.0, device=self.device, limits=self.project.launcher,
+                folder=folder, logs=self._logs, tell=self._tell, what=what,
             )  # fmt: skip
+            run = launch.run(self._nodes[:nodes], failure, self._spare(nodes, failure))
             self._keep(run.samples)
             yield replace(run, places=tuple(replace(p, device_name=self._device_name(p)) for p in run.places))
         finally:

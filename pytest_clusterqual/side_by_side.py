@@ -18,7 +18,7 @@ from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.launch.launchers import make_launcher
 from pytest_clusterqual.launch.slurm import SlurmLauncher
 from pytest_clusterqual.model.record import SCHEMA, Record, Verdict
-from pytest_clusterqual.outcomes import without_number
+from pytest_clusterqual.outcomes import earlier, without_number
 from pytest_clusterqual.runs import RunFolder, Selected
 from pytest_clusterqual.show import ProgressLine
 from pytest_clusterqual.world import Progress
@@ -75,6 +75,7 @@ class Controller:
         record = Record(
             schema=SCHEMA, run=self._folder.run, test=crashitem, criterion=test.criterion, judgement=judgement,
             conditions=None, measurement=None, started=time.time(), seconds=0.0, attempt=self._folder.attempt,
+            earlier=earlier(self._folder, crashitem),
         )  # fmt: skip
         try:
             self._folder.add_record(record)

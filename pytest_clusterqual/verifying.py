@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_clusterqual import following
-from pytest_clusterqual.errors import ClusterQualError, LaunchError, ReadError
+from pytest_clusterqual.errors import UNFORESEEN, ClusterQualError, LaunchError, ReadError
 from pytest_clusterqual.following import PROJECT, Followed, Line, follow
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.record import SCHEMA
-from pytest_clusterqual.report.plots import FAILURES
 from pytest_clusterqual.report.text import visible
 from pytest_clusterqual.runs import RunFolder
 from pytest_clusterqual.sealing import BLOCK, MANIFEST, PURPOSE, SIGNATURE, Manifest, Part, nameable, verdicts
@@ -262,7 +261,7 @@ def _followed(verified: Verified, place: Path, file: Path) -> Verified:
         told = tuple(_told_by_manifest(verified.manifest, folder))
     except ClusterQualError as error:
         return replace(verified, unread=_named(str(error), place, file))
-    except (*FAILURES, MemoryError) as error:
+    except (*UNFORESEEN, MemoryError) as error:
         return replace(verified, unread=f"{type(error).__name__}: {error}")
     found = replace(found, contradictions=(*told, *found.contradictions), unjudged=_named(found.unjudged, place, file))
     return replace(verified, followed=found)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # runs: with fewer the scatter between them is hardly known
 LEAST = 1e-3  # a smaller change is none, even of a figure that repeats to the byte
-_ROUNDS = 3
+_ROUNDS = 3  # of looking for a stretch in what is left: six changes at most, more are unrest
 _ORDER = {"worse": 0, "better": 1, "open": 2, "alike": 3}
 _Tests = Mapping[str, Sequence[Record]]
 
@@ -56,6 +56,7 @@ def trends(runs: Sequence[Sequence[Record]]) -> Trends:
     if not found:
         raise MeasurementError("the runs have no figure in common: give runs of the same tests on the same machine")
     names = [records[0].run for records in ordered]
+    told = [verdicts(records) for records in ordered]
     judged = [_judged(trend, names, len(found)) for trend in found]
     return Trends(
         runs=tuple(names),
@@ -63,6 +64,8 @@ def trends(runs: Sequence[Sequence[Record]]) -> Trends:
         trends=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -bool(each.points or each.drift)))),
         histories=tuple(_histories(ordered, judged, others)),
         refused=tuple(refused),
+        gone=tuple(test for test in told[0] if test not in told[-1]),
+        come=tuple(dict.fromkeys(test for each in told[1:] for test in each if test not in told[0])),
     )
 
 
@@ -214,7 +217,7 @@ def _apart(logs: Floats, edges: Sequence[int], one: tuple[int, int], other: tupl
 
 def _histories(runs: Sequence[Sequence[Record]], judged: Sequence[Trend], others: set[str]) -> Iterator[History]:
     told = [verdicts(records) for records in runs]
-    for test in told[0]:
+    for test in dict.fromkeys(test for run in told for test in run):
         each = tuple(run.get(test) for run in told)
         if test in others or len({verdict for verdict in each if verdict}) < 2:
             continue

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.network import NoRoute, own_place, route_to
+from pytest_clusterqual.model.command import LINE
 
 # What launchers advise when a program they started is not there.
 NO_PYTHON = "name a Python that every node has with launcher.python"
@@ -165,13 +166,12 @@ def torchrun(plan: LaunchPlan, node: NodePlan, python: str) -> list[str]:
 def own_line(plan: LaunchPlan, node: NodePlan) -> list[str]:
     """The line of the file in the place of torchrun's, with what its placeholders stand for on this node."""
     first, place = plan.nodes[0], plan.nodes.index(node)
-    filled = {
-        "{nodes}": len(plan.nodes), "{node_rank}": place, "{nproc_per_node}": plan.nproc_per_node,
-        "{ranks}": len(plan.nodes) * plan.nproc_per_node, "{port}": plan.port, "{restarts}": plan.max_restarts,
-        "{address}": first.address or (OWN_ADDRESS if place == 0 else first.host),
-    }  # fmt: skip
+    values = (
+        len(plan.nodes), place, plan.nproc_per_node, len(plan.nodes) * plan.nproc_per_node,
+        first.address or (OWN_ADDRESS if place == 0 else first.host), plan.port, plan.max_restarts,
+    )  # fmt: skip
     line = list(plan.line)
-    for name, value in filled.items():
+    for name, value in zip(LINE, values, strict=True):
         line = [word.replace(name, str(value)) for word in line]
     return [*line, plan.script, plan.mode, *plan.words]
 

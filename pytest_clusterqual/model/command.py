@@ -60,6 +60,8 @@ class CommandJob:
         Where it runs, how long it may, and how its log is read are not part of it.
         """
         job = {**to_json(self), "folder": None, "time_limit": None, "log": None, "pattern": None}
+        if not self.launcher_line:
+            del job["launcher_line"]  # it is the same job as before there could be one
         text = json.dumps([job, dict(sorted(versions.items())), script], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -122,10 +122,15 @@ class History:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trends:
-    """Several runs of the same tests, oldest first: `started` is in seconds since the epoch."""
+    """Several runs of the same tests, oldest first: `started` is in seconds since the epoch.
+
+    `gone` are tests of the oldest run that the latest one lacks, `come` are those that only later ones have.
+    """
 
     runs: tuple[str, ...]
     started: tuple[float, ...]
     trends: tuple[Trend, ...]
     histories: tuple[History, ...]
     refused: tuple[Refused, ...]
+    gone: tuple[str, ...]
+    come: tuple[str, ...]

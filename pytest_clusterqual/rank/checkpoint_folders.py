@@ -105,7 +105,7 @@ def _is_whole(place: Path) -> bool:
         found: Counter[int] = Counter({0: _size(place / METADATA)})
         for path in place.glob("__*.distcp"):
             found[int(path.name.split("_")[2])] += _size(path)
-        return all(found[rank] == marker["bytes"] for rank, marker in _markers(place).items())
+        return all(found[rank] == marker.get("bytes", found[rank]) for rank, marker in _markers(place).items())
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return False
     except OSError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_clusterqual.errors import ReadError
+from pytest_clusterqual.errors import NoStepsError, ReadError
 from pytest_clusterqual.model.log import LogEvent, LoggedStep, Place, TrainingLog, Unread
 from pytest_clusterqual.read import log_facts, log_pattern
 from pytest_clusterqual.read.log_attempts import attempts
@@ -153,7 +153,7 @@ def read_training_log(files: Sequence[Path], pattern: str | None = None, *, key:
     if not steps and not pattern:
         steps, family = reading.bars.steps(planned), reading.bars.family
     if not any(step.over for step in steps):
-        raise ReadError(_no_steps(files, reading, pattern, key))
+        raise NoStepsError(_no_steps(files, reading, pattern, key))
     if (tokens := reading.bars.tokens_per_step(planned)) is not None:
         reading.facts.setdefault("tokens_per_step", [round(tokens)])
     told = log_facts.told(reading.facts, reading.bars.took(planned))

@@ -76,7 +76,7 @@ def _panel(ax: Axes, each: Trend, runs: int) -> None:
         half = each.drift**0.5
         middle = geometric_mean(values)
         ax.plot((each.at[0], each.at[-1]), (middle / half, middle * half), color=DARK, linewidth=0.9)
-    else:
+    elif min(values) > 0:
         edges = [0, *(point.since for point in each.points), len(values)]
         for a, b in itertools.pairwise(edges):
             level = geometric_mean(values[a:b])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from pytest_clusterqual.errors import UNFORESEEN
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement
 from pytest_clusterqual.model.measurement import Measurement
@@ -28,11 +29,6 @@ from pytest_clusterqual.report.plot_waits import waits
 from pytest_clusterqual.report.plot_waterfall import waterfall
 from pytest_clusterqual.report.table import severity
 
-# Whatever a drawing can raise, but not all of Exception: what ends a run on a signal is one, too.
-FAILURES = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
-    ValueError,
-)  # fmt: skip
 BUDGET = 10.0  # seconds; nobody is kept waiting for the pictures of hundreds of tests, the worst of which come first
 Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
 
@@ -71,7 +67,7 @@ def write_plots(
                 folder.mkdir(exist_ok=True)
                 path.write_text(plot.svg, encoding="utf-8")
                 written.append(plot)
-        except FAILURES as error:
+        except UNFORESEEN as error:
             problems.append(f"{path.name}: {type(error).__name__}: {text.visible(str(error))}")
     more = f" (+{len(problems) - 1} more)" if len(problems) > 1 else ""
     return written, f"a plot is missing: {problems[0]}{more}" if problems else ""

@@ -83,5 +83,9 @@ def _lines(found: Trends, *, hidden: int) -> Iterator[tuple[str, str]]:
     for history in found.histories:
         verdicts = ", ".join(str(verdict or "-") for verdict in history.verdicts)
         yield "turned", f"{text.case_of(history.test)}: {verdicts}; {_WHY[history.explained]}"
+    for label, tests in (("gone", found.gone), ("come", found.come)):
+        if tests:
+            more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
+            yield label, ", ".join(text.case_of(test) for test in tests[:3]) + more
     for refused in found.refused:
         yield "refused", f"{refused.test}: {refused.what} was {refused.old}, then {refused.new}: not the same thing"

@@ -14,10 +14,12 @@ import pytest
 from fabric_made import cluster, exchanged_by, swept
 from full_run_made import killed_run, ladders, measured
 from made import RUN, STARTED, memory_measurement, record
+from recorded_made import TEST, recorded
 from run_made import with_telemetry
 
 from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.judging import judge_again, own_project
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric, SynchronizationMeasurement
@@ -242,6 +244,20 @@ def test_figures_of_many_ranks_are_as_a_dict_of_them(folder: RunFolder) -> None:
     assert (one["99"], one.get("100"), len(one), list(one)) == (99 / 7, None, 100, list(figures))
     assert all(a is b for a, b in zip(one, two, strict=True)), "each of thousands of records has the same names"
     assert from_json(dict[str, float], {**figures, "0": "nan"})["1"] == 1 / 7
+
+
+def test_a_run_is_judged_again_by_what_its_records_rest_on(tmp_path: Path) -> None:
+    """The measurement of an attempt that was replaced is not even read."""
+    run = recorded(tmp_path / "run")
+    run.begin_attempt()
+    name = run.add_measurement("memory", TEST, memory_measurement())
+    run.add_record(replace(run.records()[0], measurement=name, attempt=2))
+    path = run.path / MEASURED
+    path.write_bytes(path.read_bytes().replace(b'"ranks"', b'"roots"', 1))
+    again = RunFolder.open(run.path)
+    assert {each.measurement for each in judge_again(again, own_project(again))} == {"m0002"}
+    with pytest.raises(RunFolderError, match=r"jsonl:1: measurement.*: got unknown field 'roots'"):
+        again.measurements()["m0001"]
 
 
 class Counted(Mapping[str, Any]):
