@@ -113,7 +113,12 @@ class Processes:
             multiprocessing_context="fork",
             generator=torch.Generator(),  # else it would draw from the numbers that the job itself draws from
         )
-        self._ahead: Any = iter(made)
+        # Else a SIGTERM could kill a worker before it has come so far as to let it pass.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            self._ahead: Any = iter(made)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __iter__(self) -> Iterator[list[Batch]]:
         return self
@@ -159,3 +164,4 @@ def _belong_to_the_rank(_worker: int) -> None:
 
     follow_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -190,11 +190,12 @@ def alive(pid: int) -> bool:
 def test_a_rank_that_is_to_end_in_order_keeps_its_readers() -> None:
     """A scheduler's SIGTERM goes to all processes, and there is a last step and a last checkpoint to do."""
     with feed(alone(Numbers()), itertools.count(1), READERS["processes"], rank=0, world_size=1) as batches:
-        next(batches)
-        for process in multiprocessing.active_children():
+        for process in multiprocessing.active_children():  # some of them have hardly begun
             os.kill(process.pid or 0, signal.SIGTERM)
         for _ in range(10):
             next(batches)
+            for process in multiprocessing.active_children():
+                os.kill(process.pid or 0, signal.SIGTERM)
         assert all(process.is_alive() for process in multiprocessing.active_children())
 
 

@@ -226,6 +226,24 @@ def test_what_is_not_a_measurement_is_refused(broken: RankRun, message: str) -> 
         judge_full_run(measured(full_run(quiet(0), broken)), [])
 
 
+def cut_before_its_line(resumed: int) -> FullRun:
+    """A command whose rank 1 is killed as step 6 is done, and goes on after step `resumed` that rank 0 had saved."""
+    survivor = broken_off(0).breaks(after=0.5, step=7).passes(0.125).ends("RuntimeError").passes(1.5)
+    victim = Rank(1).ready().steps(1, 4).saves(4).steps(5, 5).mark("fault", 6, name="kill_rank").passes(3.5)
+    ranks = [
+        rank.back(after=resumed, builds=1.0).steps(resumed + 1, 10).finishes().run() for rank in (survivor, victim)
+    ]
+    return replace(full_run(*ranks, failure=replace(KILLED, step=6)), checkpoints=None)
+
+
+def test_a_step_that_others_saved_and_a_killed_rank_could_not_write_down_is_not_missing() -> None:
+    ledger = account(cut_before_its_line(6))
+    assert [rank.kept for rank in ledger.ranks] == [10, 9]
+    assert len(ledger.steps) == 10
+    with pytest.raises(MeasurementError, match=r"rank 0 did not do step 7 \(1 of 10 steps are missing\)"):
+        account(cut_before_its_line(7))  # which rank 0 had an error in
+
+
 def test_a_run_of_nothing_is_refused() -> None:
     with pytest.raises(MeasurementError, match="got 0 steps of 1000 tokens, want at least one each"):
         account(replace(quiet_run(), steps=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -56,7 +57,7 @@ def _check_work(rank: RankRun, steps: int, where: str, *, command: bool) -> None
     lines = _lines(rank)
     if not any(line.what == "done" or (command and line.what == "end" and not line.error) for line in lines):
         raise MeasurementError(f"{where} has no done mark: it did not finish its work")
-    done = {line.step for line in lines if line.what == "step" and not line.error}
+    done = {line.step for line in lines if line.what == "step" and not line.error} | _in_flight(rank)
     if undone := sorted(set(range(1, steps + 1)) - done):
         raise MeasurementError(f"{where} did not do step {undone[0]} ({len(undone)} of {steps} steps are missing)")
     if not any(line.seconds > 0 for line in lines if line.what == "step"):
@@ -66,6 +67,17 @@ def _check_work(rank: RankRun, steps: int, where: str, *, command: bool) -> None
         loss = losses.get(step)
         if loss is None or not math.isfinite(loss):
             raise MeasurementError(f"{where}: the loss of step {step} is missing or no number")
+
+
+def _in_flight(rank: RankRun) -> set[int]:
+    """A step that a killed process had no time to write down, and that was not done again: others had saved it."""
+    found = set()
+    for before, after in itertools.pairwise(rank.processes):
+        last = max((line.step for line in before.lines if line.what == "step" and not line.error), default=0)
+        killed = not any(line.what in ("end", "done") for line in before.lines)
+        if killed and any(line.what == "resumed" and line.step == last + 1 for line in after.lines):
+            found.add(last + 1)
+    return found
 
 
 def _lines(rank: RankRun) -> Sequence[Line]:
