@@ -26,7 +26,7 @@ from pytest_clusterqual.rank.memory import measure
 
 LONG = replace(TINY, global_batch=16)  # more microbatches a step than the estimate does
 DEEP = replace(LONG, model=replace(TINY.model, layers=4))
-# Where a CPU has units for half precision, oneDNN works in buffers of its own, some 50 KB whatever the size of the model.
+# Where a CPU has units for half precision, oneDNN works in buffers of its own, 50 KB of any model.
 HALF = replace(LONG, precision="fp16", model=replace(TINY.model, hidden=128, ffn=256))
 MIXED = replace(TINY, model=replace(TINY.model, experts=4, top_k=2))
 
