@@ -51,14 +51,14 @@ def main() -> int:
 
 def _make(folder: Path, asked: argparse.Namespace) -> None:
     """In a process of its own, whose memory is none of this one."""
-    from subprocess import run
+    from subprocess import PIPE, run
 
     script = "import sys, large_run; from pathlib import Path; print(large_run.write(Path(sys.argv[1]), " \
         "nodes=int(sys.argv[2]), per_node=int(sys.argv[3]), tests=int(sys.argv[4])))"  # fmt: skip
     numbers = [str(number) for number in (asked.nodes, asked.per_node, asked.tests)]
     count = run(
         [sys.executable, "-c", script, str(folder), *numbers], cwd=ROOT / "benchmarks", check=True,
-        capture_output=True, text=True,
+        stdout=PIPE, text=True,
     ).stdout.strip()  # fmt: skip
     print(f"{asked.tests} tests on {asked.nodes} x {asked.per_node} ranks: {count} records", flush=True)
 
