@@ -18,8 +18,10 @@ from pytest_clusterqual import __version__, plugin
 from pytest_clusterqual.baseline import recorded_baseline, with_baseline
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.hosts import launcher_options
+from pytest_clusterqual.leases import write_alone
 from pytest_clusterqual.model.baseline import Baseline
 from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.traffic import NetworkMap
 from pytest_clusterqual.model.variables import environment_variables
@@ -27,11 +29,12 @@ from pytest_clusterqual.needs import Needs
 from pytest_clusterqual.options import tolerance
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.replay import Replay
+from pytest_clusterqual.reporting import check_place
 from pytest_clusterqual.runs import RunFolder, default_path
 
 _FILE = "clusterqual.yaml"
 # What must be the same if a run is to go on, beside its baseline.
-_SAME = ("project_file", "nodes", "nproc_per_node", "launcher", "named_hosts")
+_SAME = ("project_file", "package", "nodes", "nproc_per_node", "launcher", "named_hosts", "simulated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +79,14 @@ def read_asked(config: pytest.Config) -> Asked:
         return _replayed(config, file, replay, nodes, nproc_per_node)
     if config.getoption("--qual-again") and not plugin.option(config, "--qual-resume"):
         raise ClusterQualError("--qual-again measures tests of a recorded run anew; name its folder with --qual-resume")
+    named = plugin.option(config, "--qual-resume")
+    resumed = RunFolder.open(Path(config.invocation_params.dir) / named) if named else None
+    if resumed is not None:  # it says itself how large it is
+        nodes = nodes or resumed.environment.get("nodes")
+        nproc_per_node = nproc_per_node or resumed.environment.get("nproc_per_node")
     nodes = nodes or _nodes_there(config, load_project(file))
     project = load_project(file, nodes=nodes, nproc_per_node=nproc_per_node)
     project = replace(project, launcher=_launcher(config, project))
-    named = plugin.option(config, "--qual-resume")
-    resumed = RunFolder.open(Path(config.invocation_params.dir) / named) if named else None
     return Asked(
         project=_with_baseline(config, project, recorded_baseline(resumed) if resumed else None),
         nodes=nodes, nproc_per_node=nproc_per_node or project.launcher.nproc_per_node, report=_report(config),
@@ -104,8 +110,14 @@ def _replayed(
 
 
 def _report(config: pytest.Config) -> Path | None:
-    named = plugin.option(config, "--qual-report")
-    return Path(config.invocation_params.dir) / named if named else None
+    """Where the page is to go; told before anything runs if it cannot."""
+    if not (named := plugin.option(config, "--qual-report")):
+        return None
+    base = Path(config.invocation_params.dir)
+    page: Path = base / named
+    run = plugin.option(config, "--qual-run-dir") or plugin.option(config, "--qual-resume")
+    check_place(page, run=base / run if run else None)
+    return page
 
 
 def _with_baseline(config: pytest.Config, project: Project, own: Baseline | None) -> Project:
@@ -132,7 +144,7 @@ def _nodes_there(config: pytest.Config, project: Project) -> int:
     """How many nodes there are, where nobody said how many to take."""
     options = _launcher(config, project)
     allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options.kind == "slurm" else ""
-    if options.hosts or allocated.isdigit():
+    if options.hosts or allocated.isdecimal():
         return len(options.hosts) or int(allocated)
     raise ClusterQualError("say how many nodes to qualify, e.g. --nodes 2")
 
@@ -160,7 +172,7 @@ def _beside_tests(config: pytest.Config) -> list[Path]:
 def _whole(value: object, name: str) -> int | None:
     if value is None or isinstance(value, int):
         return value
-    if str(value).isdigit() and int(str(value)) > 0:
+    if str(value).isdecimal() and int(str(value)) > 0:
         return int(str(value))
     raise ClusterQualError(f"{name}: got {value!r} from the environment, want a positive whole number")
 
@@ -183,22 +195,30 @@ def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunF
     if named and asked.resumed:
         raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
     if asked.resumed:
-        folder = _resume(asked.resumed, _environment(config, asked), asked.project.baseline)
+        now = {**_environment(config, asked), "simulated": simulated}
+        _check_same(asked.resumed, now, asked.project.baseline)
+        config.add_cleanup(write_alone(asked.resumed.path))
+        folder = _resume(asked.resumed)
     else:
         path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
         folder = RunFolder.create(path, run=path.name, environment=_environment(config, asked), simulated=simulated)
+        config.add_cleanup(write_alone(path))
     (folder.path / "ranks").mkdir(exist_ok=True)
     return folder
 
 
-def _resume(folder: RunFolder, now: dict[str, Any], baseline: Baseline | None) -> RunFolder:
+def _check_same(folder: RunFolder, now: dict[str, Any], baseline: Baseline | None) -> None:
+    """That the run may go on as what it `now` would be."""
+    if first := folder.environment.get("replay_of"):
+        raise RunFolderError(
+            f"{folder.path}: cannot go on: it is a replay of {first}, in which nothing was measured; "
+            f"name {first} with --qual-resume, or start a new run"
+        )
     for key in _SAME:
         before = folder.environment.get(key)
         if before != now[key]:
             what = "another text" if key == "project_file" else f"{before}, now {now[key]}"
-            raise RunFolderError(
-                f"{folder.path}: cannot go on: {key} was {what}; start a new run without --qual-resume"
-            )
+            raise RunFolderError(_cannot_go_on(folder, f"{key} was {what}"))
     if (own := recorded_baseline(folder)) != baseline:
         was, is_now = (str(each or "none") for each in (own, baseline))
         raise RunFolderError(
@@ -206,6 +226,26 @@ def _resume(folder: RunFolder, now: dict[str, Any], baseline: Baseline | None) -
             f"now {is_now if is_now != was else 'a run of that name with other figures'}; leave out --qual-baseline to "
             "keep what it was, or start a new run without --qual-resume"
         )
+
+
+def other_machine(folder: RunFolder, conditions: Conditions | None) -> str:
+    """Why what was measured under these conditions has no place in a run that went on: the device or torch is not what
+    the run began with. Empty if it has one.
+    """
+    before, versions = folder.environment, folder.environment.get("versions")
+    if conditions is None or folder.attempt == 1 or not isinstance(versions, dict):
+        return ""
+    was = {"device": before.get("device"), "torch": versions.get("torch")}
+    now = {"device": conditions.device, "torch": conditions.versions.get("torch")}
+    others = [f"{key} was {was[key]}, now {now[key]}" for key in was if was[key] and was[key] != now[key]]
+    return _cannot_go_on(folder, " and ".join(others)) if others else ""
+
+
+def _cannot_go_on(folder: RunFolder, why: str) -> str:
+    return f"{folder.path}: cannot go on: {why}; start a new run without --qual-resume"
+
+
+def _resume(folder: RunFolder) -> RunFolder:
     folder.merge()  # a killed controller leaves the parts of its workers
     folder = RunFolder.open(folder.path)  # which are not where they were
     folder.begin_attempt()

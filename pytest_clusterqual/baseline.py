@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.judge.baseline import baseline_of, baseline_requirements
 from pytest_clusterqual.model.baseline import Baseline, short_name
@@ -18,6 +19,7 @@ from pytest_clusterqual.runs import ENVIRONMENT, RunFolder, Selected
 # Selectors of `Requirement` by the keys of a project file.
 _KEYS = {"layout": "layout", "nodes": "nodes", "collective": "collective", "group": "group"}
 _CRITERIA = ("memory", "fabric", "scaling", "full_run")
+_SHORT = 0.002  # of a size: less than what lies between its bound and the sizes of its label
 _LISTED = 5  # tests that are named, before the others are counted
 
 
@@ -79,7 +81,8 @@ def _names(tests: Sequence[str]) -> str:
 
 def as_yaml(required: Sequence[Requirement], *, run: str, tolerance: float) -> str:
     """Entries for the `require` lists of a project file, with what each rests on."""
-    lines = [f"# No worse than run {run} by more than {tolerance:.3g} of it; put the entries into your own sections."]
+    share = units.show_share(tolerance)
+    lines = [f"# No worse than run {run} by more than {share}; put the entries into your own sections."]
     for criterion, entries in groupby(sorted(required, key=_place), key=lambda each: each.criterion):
         lines += [f"{criterion}:", "  require:", *map(_entry, entries)]
     return "\n".join(lines) + "\n"
@@ -93,11 +96,19 @@ def _entry(required: Requirement) -> str:
     return f"    - {{{', '.join(_pairs(required))}}}  # {required.source}"
 
 
+def _readable(size: float) -> str:
+    """With three digits where that selects the same: labels, by which sizes are told apart, have as many."""
+    unit = units.show(size, units.BYTES).partition(" ")[2]
+    number = size / units.parse(f"1 {unit}", units.BYTES)
+    short = float(f"{number:.3g}")
+    return f"{short if abs(short / number - 1) < _SHORT else number:.4g} {unit}"
+
+
 def _pairs(required: Requirement) -> Iterator[str]:
     for name, key in _KEYS.items():
         if (value := getattr(required, name)) is not None:
             yield f"{key}: {value}"
     for name, key in (("from_bytes", "from"), ("to_bytes", "to")):
         if (size := getattr(required, name)) is not None:
-            yield f"{key}: {size:.0f} B"
+            yield f"{key}: {_readable(size)}"
     yield f'{required.quantity}: "{required.text}"'

@@ -241,7 +241,8 @@ def _init(arguments: argparse.Namespace) -> int:
         hosts=in_short(options.hosts), nodes=nodes,
     )  # fmt: skip
     write(folder, files)
-    print(f"wrote {', '.join(files)} to {folder}; read clusterqual.yaml, then: pytest {folder} --nodes {nodes}")
+    print(f"wrote {', '.join(files)} to {folder}")
+    print(f"read {folder / 'clusterqual.yaml'}, then: pytest {folder} --nodes {nodes}")
     return 0
 
 

@@ -117,7 +117,10 @@ class CommandLaunch:
             if last.out_of_memory:
                 raise JobError(f"{self.what} ran out of memory once it went on: {last.out_of_memory}")
         size = len(nodes) * self.nproc_per_node
-        processes = _whole(_arrived(self.folder, size), size, self.folder)
+        processes = _arrived(self.folder, size, here=self.launcher.simulated)
+        if self.job.launcher_line and not processes:
+            raise self._nothing_begun()
+        processes = _whole(processes, size, self.folder)
         began, there = _places(processes, 0), _places(processes, -1)[:size]
         self._check(there, nodes)
         return CommandRun(
@@ -129,6 +132,18 @@ class CommandLaunch:
                 for node in first.samples | last.samples
             },
         )  # fmt: skip
+
+    def _nothing_begun(self) -> LaunchError:
+        """A line of the user's own may end well without having started anything."""
+        storage = (
+            f"; if it does, the nodes do not share {self.folder} with the session: put the run folder where all of "
+            "them see it, with --qual-run-dir"
+        )
+        return LaunchError(
+            f"no rank has begun, though {self.job.launcher_line[0]} ended well on every node: workload.launcher_line "
+            "must run the script and the words that are put behind it, on each rank"
+            + ("" if self.launcher.simulated else storage)
+        )
 
     def _check(self, places: Sequence[RankPlace], nodes: Sequence[NodePlan]) -> None:
         check_world(
@@ -268,14 +283,16 @@ def _ended(launch: Launch, watch: _Watch, tell: Callable[[int], None]) -> bool:
         time.sleep(_LOOK_SECONDS)
 
 
-def _arrived(folder: Path, size: int) -> dict[int, tuple[CommandProcess, ...]]:
-    """All that was written; shared storage may show it a while after it was."""
+def _arrived(folder: Path, size: int, *, here: bool) -> dict[int, tuple[CommandProcess, ...]]:
+    """All that was written; shared storage may show it a while after it was, where that was not `here`."""
     deadline = time.monotonic() + _BEHIND_SECONDS
     while True:
         processes = processes_of(folder)
         ends = {rank: each[-1].end for rank, each in processes.items() if rank < size}
-        here = (end is not None and probed_bytes(folder / PROBES, rank) >= end.probed for rank, end in ends.items())
-        if (ends.keys() >= set(range(size)) and all(here)) or time.monotonic() > deadline:
+        whole = (end is not None and probed_bytes(folder / PROBES, rank) >= end.probed for rank, end in ends.items())
+        if (ends.keys() >= set(range(size)) and all(whole)) or time.monotonic() > deadline:
+            return processes
+        if here and not processes:
             return processes
         time.sleep(_LOOK_SECONDS)
 

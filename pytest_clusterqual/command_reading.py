@@ -28,6 +28,11 @@ def probed(run: CommandRun, job: CommandJob) -> Probed:
     """
     folder = run.folder / PROBES
     size = len(run.places)
+    if not folder.is_dir():
+        raise MeasurementError(
+            f"{job.name}: {folder}, the folder of its probes, is gone: the command has removed or renamed it; have it "
+            "tidy up in {run} only"
+        )
     if not any(folder.iterdir()):
         raise MeasurementError(
             f"{job.name}: the command wrote nothing through a probe, so nothing is known of its steps; write "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,17 +39,23 @@ def check_free(folder: Path, names: Mapping[str, str]) -> None:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write new files into `folder`, which is made where it is missing.
+    """Write new files into `folder`, which is made where it is missing: all of them, or none.
 
     Raises:
         ClusterQualError: names the file that cannot be written.
     """
-    file = folder
+    file, made = folder, []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             file = folder / name
             with file.open("x", encoding="utf-8") as stream:
+                made.append(file)
                 stream.write(text)
     except OSError as error:
-        raise ClusterQualError(f"{file}: cannot be written: {error.strerror}") from None
+        for each in made:
+            with contextlib.suppress(OSError):
+                each.unlink()
+        raise ClusterQualError(
+            f"{file}: cannot be written: {error.strerror}; mend that or name another folder, nothing was written"
+        ) from None

@@ -10,8 +10,9 @@ from typing import Any
 
 from pytest_clusterqual import criteria
 from pytest_clusterqual.baseline import recorded_baseline
-from pytest_clusterqual.errors import MeasurementError, RunFolderError
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError, RunFolderError
 from pytest_clusterqual.judge.decision.verdict import judge_decision
+from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.project import Project
@@ -26,6 +27,8 @@ _OF_CRITERIA = {quantity for quantities in QUANTITIES.values() for quantity in q
 _WITHOUT_MEASUREMENT = (Verdict.ERROR, Verdict.BLOCKED)
 # Another processor or library rounds otherwise. The second is for sums that are 0 but for their rounding.
 _ROUNDING, _NOTHING = 1e-9, 1e-15
+# Of a job: where it lies, and how it is read and watched; the fingerprint leaves out the same.
+_NOT_ITSELF = ("data_path", "loader", "folder", "time_limit", "log", "pattern")
 Figure = tuple[str, str, str, str, int]  # test, quantity, label, requirement, and which of several alike
 
 
@@ -170,6 +173,33 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
                 Change(test=test, quantity=quantity, label=label, requirement=requirement, before=one, after=other)
             )
     return found
+
+
+def as_lines(found: Sequence[Change]) -> Iterator[str]:
+    """A line a change; a figure of which another level is demanded is one, where it is clear what belongs together."""
+    figures: dict[tuple[str, str, str], list[Change]] = {}
+    for change in found:
+        figures.setdefault((change.test, change.quantity, change.label), []).append(change)
+    for those in figures.values():
+        gone, come = ([each for each in those if getattr(each, side) is None] for side in ("after", "before"))
+        if len(those) == 2 and len(gone) == len(come) == 1:
+            old, new = (each.requirement or "nothing required" for each in (gone[0], come[0]))
+            yield as_sentence(replace(gone[0], requirement=f"{old}, now {new}", after=come[0].after))
+        else:
+            yield from map(as_sentence, those)
+
+
+def other_job(folder: RunFolder, project: Project) -> list[str]:
+    """The keys of the workload in which it is not the job that was measured; none of a run that cannot say its job."""
+    try:
+        measured = own_project(folder)
+    except ClusterQualError:
+        return []
+    if type(measured.job) is not type(project.job):
+        return ["workload"]
+    one, other = (to_json(each.job) for each in (measured, project))
+    unlike = [key for key in {**one, **other} if one.get(key) != other.get(key) and key not in _NOT_ITSELF]
+    return [f"workload.{key}" for key in unlike]
 
 
 def as_sentence(change: Change) -> str:

@@ -1,14 +1,17 @@
 """Leases: which of several processes on this machine has which nodes, so that no node is measured by two at once.
 
-A lease is a file lock for each node. The kernel frees the locks of a process that ends, however it ends.
+A lease is a file lock for each node. The kernel frees the locks of a process that ends, however it ends. So it is with
+the run folder, which one session writes at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Iterable
+import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pytest_clusterqual.errors import RunFolderError
@@ -16,6 +19,8 @@ from pytest_clusterqual.errors import RunFolderError
 # Whoever waits for nodes holds this lock meanwhile. So only one waits for nodes, the others wait
 # for their turn: nobody takes the nodes away from one who wants many, and no two wait for each other.
 _TURN = ".turn"
+_WRITER = ".writer"  # in the run folder: who writes it
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what a file system without locks says
 
 
 class Leases:
@@ -67,3 +72,30 @@ class Lease:
     def release(self) -> None:
         """Give the nodes back. May be called again."""
         self._locks.close()
+
+
+def write_alone(run: Path) -> Callable[[], None]:
+    """Be the only session that writes the run folder `run`, until what is returned is called, once. Its workers may
+    write as well: they do not ask. Where the file system has no locks nobody is kept out.
+
+    Raises:
+        RunFolderError: another session writes it.
+    """
+    path = run / _WRITER
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written: {error.strerror}; start a new run elsewhere") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            who = os.pread(descriptor, 300, 0).decode(errors="replace").strip() or "it does not say who"
+            os.close(descriptor)
+            raise RunFolderError(
+                f"{run}: is being written by another session ({who}); wait for its end, or end it"
+            ) from error
+    with contextlib.suppress(OSError):  # on a full disk it does not say who
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return lambda: os.close(descriptor)

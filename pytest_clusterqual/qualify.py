@@ -9,6 +9,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_clusterqual import criteria
+from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.judge.judgement import Case as Figure
 from pytest_clusterqual.judge.judgement import judge_quantity
@@ -34,6 +35,11 @@ class Qualify:
         """Judge `measurement` against the project file; returns only if the verdict is PASS."""
         if isinstance(measurement, Decision):
             return self._expected(measurement)
+        if not isinstance(measurement, Measurement):
+            raise MeasurementError(
+                f"qualify(measurement): got {type(measurement).__name__}, want what the fixture `measurement` gives; "
+                "figures of your own are judged by qualify.samples(...)"
+            )
         judgements = criteria.judge(self._qualification.project.of_test(self._item.nodeid), measurement)
         records = self._qualification.record(
             self._item, judgements, measurement.conditions, measurement_id(self._item),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,23 +75,48 @@ def add_to(commands: Any) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    """As a run does at its end, without its limit on the time for plots."""
-    from pytest_clusterqual.deciding import conclude, plan_of
+    """As a run does at its end, without its limit on the time for plots; 4 if a report could not be written."""
+    from pytest_clusterqual.deciding import DECISION, conclude, decision_of, plan_of
     from pytest_clusterqual.report import plots
-    from pytest_clusterqual.reporting import PAGE, write_junit, write_page
+    from pytest_clusterqual.reporting import JUNIT, PAGE, check_place, write_junit, write_page
     from pytest_clusterqual.runs import RunFolder
 
     folder = RunFolder.open(arguments.run)
-    records = folder.records()
-    write_junit(folder)
+    if arguments.out:
+        check_place(arguments.out, run=folder.path)
+    records, plan = folder.records(), plan_of(folder)
     budget = math.inf if arguments.all_plots else plots.BUDGET
     drawn, missing = plots.write_plots(records, folder.measurements(quick=True), folder.path / "plots", budget=budget)
     if missing:
         print(missing, file=sys.stderr)
-    decision = conclude(folder, plan_of(folder))
-    page = arguments.out or folder.path / PAGE
-    write_page(folder, page, plots=drawn, note=missing, decision=decision)
-    return show(folder, records, plots=len(drawn), decision=decision, page=page)
+    decision, page = decision_of(folder, plan), arguments.out or folder.path / PAGE
+    problems = _problems({
+        folder.path / JUNIT: lambda: write_junit(folder),
+        folder.path / DECISION: lambda: conclude(folder, plan),
+        page: lambda: write_page(folder, page, plots=drawn, note=missing, decision=decision),
+    })  # fmt: skip
+    code = show(folder, records, plots=len(drawn), decision=decision, page=None if page in problems else page)
+    for why in problems.values():
+        print(why, file=sys.stderr)
+    if problems:
+        remedy = "free some space, make the folder writable, or report on a copy of it"
+        print(f"{remedy}; --out FILE puts the page elsewhere", file=sys.stderr)
+    # Who names another place for the page can do without what a read-only run folder does not take.
+    return 4 if problems and (page in problems or not arguments.out) else code
+
+
+def _problems(reports: Mapping[Path, Callable[[], object]]) -> dict[Path, str]:
+    """Make each report; why some could not be written."""
+    from pytest_clusterqual.errors import RunFolderError
+
+    found = {}
+    for path, make in reports.items():
+        try:
+            make()
+        except RunFolderError as error:
+            why = error.__cause__
+            found[path] = f"{path}: cannot be written: {why.strerror}" if isinstance(why, OSError) else str(error)
+    return found
 
 
 def _decide(arguments: argparse.Namespace) -> int:
@@ -117,7 +142,7 @@ def _decide(arguments: argparse.Namespace) -> int:
 def _judge(arguments: argparse.Namespace) -> int:
     """The run folder is only read."""
     from pytest_clusterqual.judge.decision.verdict import decide
-    from pytest_clusterqual.judging import as_sentence, asked, changes, decided, judge_again, own_project
+    from pytest_clusterqual.judging import as_lines, asked, changes, decided, judge_again, other_job, own_project
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.runs import RunFolder
 
@@ -125,7 +150,8 @@ def _judge(arguments: argparse.Namespace) -> int:
     told = folder.environment
     project = (
         load_project(
-            arguments.config, nodes=told.get("nodes"), nproc_per_node=told.get("nproc_per_node"), data=False
+            arguments.config, nodes=told.get("nodes"), nproc_per_node=told.get("nproc_per_node"), data=False,
+            option="--config",
         )
         if arguments.config else own_project(folder)
     )  # fmt: skip
@@ -133,8 +159,10 @@ def _judge(arguments: argparse.Namespace) -> int:
     decision = decide(dict(enumerate(records, 1)), project.decision)
     tests = {test: selected for test, selected in folder.tests.items() if asked(project, selected.criterion)}
     code = show(folder, [*records, *decided(folder, project, decision)], decision=decision, tests=tests)
-    for change in changes(folder.records(), records):
-        print(f"changed    {as_sentence(change)}")
+    for line in as_lines(changes(folder.records(), records)):
+        print(f"changed    {line}")
+    if arguments.config and (keys := other_job(folder, project)):
+        print(f"warning    {arguments.config} describes another job than was measured: {', '.join(keys)}")
     return code
 
 
@@ -178,7 +206,10 @@ def _merge(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     """1 if something is worse."""
     from pytest_clusterqual.comparing import as_json, as_text, compare_runs, write_plot
+    from pytest_clusterqual.reporting import check_place
 
+    if arguments.plot:
+        check_place(arguments.plot)
     found = compare_runs([arguments.old, *arguments.new])
     print(as_json(found) if arguments.json else as_text(found, width=width(100), color=sys.stdout.isatty()))
     if arguments.plot:
@@ -196,11 +227,12 @@ def _seal(arguments: argparse.Namespace) -> int:
 
     folder = RunFolder.open(arguments.run)
     key = arguments.key.expanduser() if arguments.key else None
+    problems = list(not_followed(follow(folder)))  # what cannot be read must not leave a seal behind
     sealed = seal(folder, key=key, out=arguments.out or default_name(arguments.run))
     print(f"sealed     {sealed.file}" + ("" if key else "; nobody has signed it: name an ssh key with --key"))
     told = [("made", f"{', '.join(sealed.made)}: the run folder has none of its last records")] if sealed.made else []
     told += [("left out", f"{link}: a link; copy what it points to into the run folder") for link in sealed.left_out]
-    for about, text in (*told, *not_followed(follow(folder))):
+    for about, text in (*told, *problems):
         print(f"{about:<10} {visible(text)}", file=sys.stderr)
     return 0
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_clusterqual import cases, criteria, deciding, plugin
-from pytest_clusterqual.asked import import_path, open_folder, read_asked
+from pytest_clusterqual.asked import import_path, open_folder, other_machine, read_asked
 from pytest_clusterqual.cases import Case
 from pytest_clusterqual.ending import Ending, Sigterm
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError, RunFolderError
@@ -64,6 +64,7 @@ class Qualification:
         self._kept: dict[str, str] = {}
         self._replay = self.asked.replay
         self._problem = ""
+        self._refused = ""
         self._ending = Ending(self.asked)
         self._session: Session | None = None
         self._leases: Leases | None = None
@@ -227,7 +228,12 @@ class Qualification:
         if self._replay is not None:
             raise MeasurementError(self._replay.why_not(item.nodeid))
         project = self.session.project = self.project.of_test(item.nodeid)  # it says when there are samples enough
+        if self._refused:  # nothing is measured only to be refused
+            raise RunFolderError(self._refused)
         measurement = criteria.measure(self.session, case)
+        self._refused = other_machine(self.folder, measurement.conditions)
+        if self._refused:
+            raise RunFolderError(self._refused)
         item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
         criteria.judge(project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
@@ -309,7 +315,7 @@ class Qualification:
         """A test that ended without a verdict of its own is an ERROR, with a record."""
         if self._progress is not None:
             self._progress.clear()
-        if self.folder is None or _recorded in item.stash:
+        if self.folder is None or _recorded in item.stash or self._refused:  # a refusal is no verdict on the machine
             return
         if report.skipped and self._replay is not None:
             kept = self._replay.kept(item.nodeid)

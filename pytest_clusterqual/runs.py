@@ -28,6 +28,7 @@ from pytest_clusterqual.samples import Measurements, Stored
 
 ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
 TESTS = "tests.json"
+_COUNTS = frozenset({"nodes", "nproc_per_node", "attempts"})  # in the environment, as soon as they are known
 # Conditions that are long on a thousand nodes: of the records of one measurement the first one has them.
 _SAID_ONCE = ("rank_nodes", "telemetry")
 
@@ -113,6 +114,7 @@ class RunFolder:
         main = path / MEASUREMENT_LINES
         folder._stored = samples.find(main, folder._parts(MEASUREMENT_LINES), folder._note_torn)
         folder._records = list(_records(folder._record_lines(folder._note_torn)))
+        _ = folder.tests  # what cannot be read is told now, not at the end of a run
         return folder
 
     @property
@@ -155,9 +157,13 @@ class RunFolder:
     def tests(self) -> dict[str, Selected]:
         """The tests this run was asked for, in all its attempts, by their ids."""
         path = self.path / TESTS
-        if not path.exists():
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
             return {}
-        value = lines.checked(path.read_bytes(), str(path))
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be read: {error.strerror}; restore the file") from error
+        value = lines.checked(content, str(path))
         return strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")
 
     def select(self, tests: Mapping[str, Selected]) -> None:
@@ -386,4 +392,7 @@ def _read_environment(path: Path) -> dict[str, Any]:
     for key, kind in (("run", str), ("simulated", bool)):
         if not isinstance(value.get(key), kind):
             raise RunFolderError(f"{path}: {key}: got {value.get(key)!r}, want {kind.__name__}; restore the file")
+    for key in _COUNTS & value.keys():
+        if type(value[key]) is not int or value[key] < 1:  # true is no count
+            raise RunFolderError(f"{path}: {key}: got {value[key]!r}, want a positive whole number; restore the file")
     return value

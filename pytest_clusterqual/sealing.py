@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.deciding import decision_of, pages, plan_of
@@ -157,12 +158,21 @@ def _write(file: Path, folder: RunFolder, parts: Mapping[str, Path], key: Path |
 
 def _pack(packed: zipfile.ZipFile, name: str, path: Path) -> Part:
     state, size = hashlib.sha256(), 0
-    with path.open("rb") as source, packed.open(name, "w", force_zip64=True) as target:
+    with _opened(path) as source, packed.open(name, "w", force_zip64=True) as target:
         while block := source.read(BLOCK):
             state.update(block)
             size += len(block)
             target.write(block)
     return Part(sha256=state.hexdigest(), size=size)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be read: {error.strerror}; a seal holds every file of a run: make it readable"
+        ) from error
 
 
 def _manifest(folder: RunFolder, files: dict[str, Part]) -> Manifest:

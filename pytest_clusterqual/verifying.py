@@ -7,6 +7,7 @@ written outside the place for it, and never more than the manifest says.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import shutil
@@ -166,6 +167,9 @@ def _unpack(packed: zipfile.ZipFile, manifest: Manifest, place: Path, *, everyth
     """Hold every part against its sum; what differs, is missing, or was never sealed, is named.
 
     Those that are wanted are put into `place`: `everything`, or what verdicts follow from.
+
+    Raises:
+        OSError: they cannot be put there, which says nothing about the seal.
     """
     names, files = Counter(packed.namelist()), manifest.files
     problems = [f"{name}: is in the file twice" for name, count in names.items() if count > 1]
@@ -176,7 +180,7 @@ def _unpack(packed: zipfile.ZipFile, manifest: Manifest, place: Path, *, everyth
     wanted = {name for name in files if everything or _judged_by(name)}
     needed, free = sum(files[name].size for name in wanted), shutil.disk_usage(place).free
     if needed > free:
-        return [*problems, f"its parts say that they have {needed} bytes, and {place} has room for {free}"]
+        raise OSError(errno.ENOSPC, f"its parts have {needed} bytes, and there is room for {free}")
     for name, part in files.items():
         if name not in names:
             problems.append(f"{name}: was sealed and is missing")

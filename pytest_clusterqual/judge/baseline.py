@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -109,12 +110,22 @@ def _requirement(key: tuple[str, str, Selector], value: float, unit: str, tolera
     bound = value + reach if small else value - reach
     shown = units.show(bound, unit)
     rounded = units.parse(shown, unit) / bound
-    if rounded < 1 - _SAME if small else rounded > 1 + _SAME:  # to what is stricter: the number itself, then
-        shown = f"{bound:.9g}" if unit == units.RATIO else f"{bound:.9g} {unit}"
+    if rounded < 1 - _SAME if small else rounded > 1 + _SAME:  # to what is stricter
+        shown = _loosened(bound, unit, up=small)
     return Requirement(
         criterion=criterion, quantity=quantity, op=op, value=units.parse(shown, unit), unit=unit, text=f"{op} {shown}",
         source=f"baseline {run}: {units.show(value, unit)}", **selector.given(),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _loosened(bound: float, unit: str, *, up: bool) -> str:
+    """With four digits, rounded to what is less strict by a thousandth at most."""
+    _, blank, name = units.show(bound, unit).partition(" ")
+    value = bound / units.parse(f"1{blank}{name}", unit)
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    count = value / step
+    whole = math.ceil(count - _SAME) if up else math.floor(count + _SAME)
+    return f"{whole * step:.9g}{blank}{name}"
 
 
 def _selector(record: Record) -> Selector:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.judge.judgement import worst_load
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples
-from pytest_clusterqual.model.comparison import Compared, Refused, RunsCompared, Turned
-from pytest_clusterqual.model.conditions import Conditions
+from pytest_clusterqual.model.comparison import Compared, Loaded, Refused, RunsCompared, Turned
+from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, worst
 from pytest_clusterqual.model.requirement import QUANTITIES, small_is_good
 
@@ -49,7 +50,23 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
         refused=tuple(refused),
         only_old=tuple(test for test in before if test not in after),
         only_new=tuple(test for test in after if test not in before),
+        loaded=tuple(_loaded(comparable, before, after)),
     )
+
+
+def _loaded(
+    tests: Sequence[str], old: Mapping[str, Sequence[Record]], new: Mapping[str, Sequence[Record]]
+) -> Iterator[Loaded]:
+    """Of timings: what a job needs of memory does not change with its neighbours."""
+    for test in tests:
+        before, after = (_heavy(records[test]) for records in (old, new))
+        if (before or after) and old[test][0].criterion != "memory":
+            yield Loaded(test=test, old=before, new=after)
+
+
+def _heavy(records: Sequence[Record]) -> Load | None:
+    loads = [record.conditions.load for record in records if record.conditions]
+    return worst_load(load for load in loads if load is not None and load.heavy)
 
 
 def _turned(

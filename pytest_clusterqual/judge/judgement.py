@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,12 @@ from pytest_clusterqual.judge.statistics import minimum_samples, samples_needed
 from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.record import Demand, Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement
+
+_AGAIN = "--qual-resume RUN --qual-again -k TEST"
+# How long samples are added: a key of the project file. A resumed run keeps its file.
+_BUDGETS = {"fabric": "fabric.budget", "scaling": "scaling.budget"}
+_ELSEWHERE = ("fabric.budget", "runs")  # of nccl-tests, which may have been started by hand
+_PLURAL = re.compile(r"\b(pass(?=es)|\w+?(?=s\b))(?:es|s)\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,21 +71,19 @@ def decide(
     wanted = f"the required {_required(requirement)}"
     if interval is None:
         return Verdict.UNDECIDED, (
-            f"{measured} has no interval to hold against {wanted}: {len(samples)} {counted} are there, "
-            f"at least {minimum_samples()} are needed"
+            f"{measured} has no interval to hold against {wanted}: {_there(samples, counted)}, "
+            f"at least {minimum_samples()} are needed{_way_out(requirement, load, timing=timing, counted=counted)}"
         )
     good = [requirement.met_by(interval.low), requirement.met_by(interval.high)]
     if all(good):
         return Verdict.PASS, f"{measured} meets {wanted}"
     if any(good):
-        return Verdict.UNDECIDED, f"{measured} straddles {wanted}: {_more(samples, requirement.value, counted)}"
+        more = _more(samples, requirement.value, counted)
+        out = _way_out(requirement, load, timing=timing, counted=counted)
+        return Verdict.UNDECIDED, f"{measured} straddles {wanted}: {more}{out}"
     failed = f"{measured} is {'above' if requirement.upper_bound else 'below'} {wanted}"
-    if timing and load is not None and (load.heavy or not math.isfinite(load.other_cpu)):
-        share = units.show_share(load.other_cpu) if math.isfinite(load.other_cpu) else "an unknown share"
-        return Verdict.UNDECIDED, (
-            f"{failed}, but the machine was loaded: other work took {share} of the cores' time on {load.node}; "
-            f"measure again when it is idle"
-        )
+    if timing and load is not None and _loaded(load):
+        return Verdict.UNDECIDED, f"{failed}, but {_of_load(load)}; measure again when it is idle ({_AGAIN})"
     return Verdict.FAIL, failed
 
 
@@ -232,8 +237,38 @@ def _broken(value: float, interval: Interval | None, requirement: Requirement | 
 def _more(samples: Sequence[float], bound: float, counted: str) -> str:
     needed = samples_needed(samples, bound)
     if needed is None:
-        return f"{len(samples)} {counted} cannot tell them apart"
-    return f"about {max(needed - len(samples), 1)} more {counted} are needed, {len(samples)} are there"
+        return f"{_number(len(samples), counted)} cannot tell them apart"
+    more = needed - len(samples)
+    if more < 1:  # by a normal approximation, which the interval does not rest on
+        return f"{_there(samples, counted)}, and a few more should tell them apart"
+    return f"about {_number(more, f'more {counted}')} {'is' if more == 1 else 'are'} needed, {_there(samples, counted)}"
+
+
+def _there(samples: Sequence[float], counted: str) -> str:
+    return f"{_number(len(samples), counted)} {'is' if len(samples) == 1 else 'are'} there"
+
+
+def _number(count: int, counted: str) -> str:
+    """``1 more pair of runs``, ``2 more pairs of runs``."""
+    return f"{count} {_PLURAL.sub(lambda word: word[1], counted, count=1) if count == 1 else counted}"
+
+
+def _way_out(requirement: Requirement, load: Load | None, *, timing: bool, counted: str) -> str:
+    """What may decide it: nothing that could be said of samples from elsewhere, which only their origin can add to."""
+    if not timing or (budget := _BUDGETS.get(requirement.criterion)) is None or (budget, counted) == _ELSEWHERE:
+        return ""
+    if load is not None and _loaded(load):
+        return f"; {_of_load(load)}; measure again when it is idle ({_AGAIN}), or in a new run with a larger {budget}"
+    return f"; on an idle machine samples scatter less ({_AGAIN}), a larger {budget} allows for more in a new run"
+
+
+def _loaded(load: Load) -> bool:
+    return load.heavy or not math.isfinite(load.other_cpu)
+
+
+def _of_load(load: Load) -> str:
+    share = units.show_share(load.other_cpu) if math.isfinite(load.other_cpu) else "an unknown share"
+    return f"the machine was loaded: other work took {share} of the cores' time on {load.node}"
 
 
 def _show(value: float, requirement: Requirement) -> str:

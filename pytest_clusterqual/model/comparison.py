@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Verdict
 
 
@@ -55,9 +56,18 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A test that ran while other work kept a machine busy, in the old run or the new; None where it did not."""
+
+    test: str
+    old: Load | None
+    new: Load | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunsCompared:
     """`figures` with the worst first, `turned` the tests with another verdict. `only_old` and `only_new` are tests that
-    the other run does not have.
+    the other run does not have. `loaded` are those that were compared though other work may have slowed them.
     """
 
     old: str
@@ -67,6 +77,7 @@ class RunsCompared:
     refused: tuple[Refused, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
+    loaded: tuple[Loaded, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

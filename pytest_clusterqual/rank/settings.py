@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_clusterqual.errors import LaunchError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -32,12 +34,17 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
+        """Read it.
+
+        Raises:
+            LaunchError: what started this process has not told it which rank it is.
+        """
         env = os.environ
         address, _, port = env["CLUSTERQUAL_STORE"].rpartition(":")
         # Without a share of its own a node's ranks divide all cores that this process may use.
         cores = [int(core) for core in env["CLUSTERQUAL_CORES"].split(",") if core] or sorted(os.sched_getaffinity(0))
         # DeepSpeed's launcher has another name for it.
-        local_rank, local_size = int(env["LOCAL_RANK"]), int(env.get("LOCAL_WORLD_SIZE") or env["LOCAL_SIZE"])
+        local_rank, local_size = _told("LOCAL_RANK"), _told("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
         return cls(
             address=address,
             port=int(port),
@@ -48,12 +55,24 @@ class Settings:
             cores=share_of(cores, local_rank, local_size),
             device=env["CLUSTERQUAL_DEVICE"],
             scratch=Path(env["CLUSTERQUAL_SCRATCH"]),
-            rank=int(env["RANK"]),
+            rank=_told("RANK"),
             local_rank=local_rank,
-            world_size=int(env["WORLD_SIZE"]),
+            world_size=_told("WORLD_SIZE"),
             nproc_per_node=local_size,
             device_index=local_rank,
         )
+
+
+def _told(*names: str) -> int:
+    """A number that whatever starts the ranks has set, under one of these names."""
+    text = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    if not text.isdecimal():
+        raise LaunchError(
+            f"{os.environ['CLUSTERQUAL_NODE']}: this rank has {f'{names[0]}={text!r}' if text else f'no {names[0]}'} "
+            "in its environment: what starts the ranks, here workload.launcher_line, must set RANK, LOCAL_RANK, "
+            "WORLD_SIZE and LOCAL_WORLD_SIZE on each of them, as torchrun does"
+        )
+    return int(text)
 
 
 def share_of(cores: list[int], local_rank: int, local_size: int) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ from pytest_clusterqual.read.messages import shown
 from pytest_clusterqual.read.yaml_lines import Where
 
 Fault = tuple[Where, str]
+LONGEST = 365 * 86400.0  # seconds; the clocks of what waits know no time without an end
+_MOST = 100_000
 
 
 def quantity(unit: str) -> Callable[[object], float]:
@@ -30,6 +32,13 @@ def quantity(unit: str) -> Callable[[object], float]:
         return number
 
     return read
+
+
+def _duration(value: object) -> float:
+    seconds = quantity(units.SECONDS)(value)
+    if seconds > LONGEST:
+        raise ValueError(f"got {shown(value)}, want at most {LONGEST / 86400:g} d, {units.example(units.SECONDS)}")
+    return seconds
 
 
 def _whole_bytes(size: float) -> float:
@@ -108,9 +117,12 @@ def one_or_more(value: object) -> object:
 
 
 Positive = Annotated[int, Field(ge=1)]
+Times = Annotated[int, Field(ge=1, le=_MOST)]  # how often something is done
 Natural = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[float, BeforeValidator(quantity(units.SECONDS))]
+Minutes = Annotated[float, Field(gt=0, le=LONGEST / 60, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_duration)]
+Span = Annotated[float, BeforeValidator(quantity(units.SECONDS))]  # between two events; nobody waits for it
 Rate = Annotated[float, BeforeValidator(quantity(units.RATE))]
 Size = Annotated[float, BeforeValidator(quantity(units.BYTES)), AfterValidator(_whole_bytes)]
 Date = Annotated[datetime.date, BeforeValidator(_date)]

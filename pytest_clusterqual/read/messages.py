@@ -30,6 +30,7 @@ _WANTED = {
     "dict_type": "a mapping of keys to values",
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
     "too_short": "at least {min_length} item(s)",
     "literal_error": "{expected}",
 }

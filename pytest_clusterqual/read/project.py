@@ -34,23 +34,24 @@ from pytest_clusterqual.read.yaml_lines import Problem, read_document
 LARGEST = 256 * 1024
 MOST_PROBLEMS = 100
 LONGEST_LINE = 600
-_ELSEWHERE = "point to the project file with --qual-config FILE"
 
 
 def load_project(
-    path: Path, *, nodes: int | None = None, nproc_per_node: int | None = None, data: bool = True
-) -> Project:
+    path: Path, *, nodes: int | None = None, nproc_per_node: int | None = None, data: bool = True,
+    option: str = "--qual-config",
+) -> Project:  # fmt: skip
     """Read, validate and convert the project file at `path`.
 
     `nodes` and `nproc_per_node` are what the options ask for; with them the file is also checked
     against the ranks there will be. `nproc_per_node` replaces the file's own. Without `data` the job's data
-    are not looked for.
+    are not looked for. `option` is the one that names the file where this is asked for.
 
     Raises:
         ProjectFileError: with all problems of the file, one line each.
     """
     name = _shown_path(path)
-    return _read(_text(path, name), path, name, nodes, nproc_per_node, data=data)
+    text = _text(path, name, f"point to the project file with {option} FILE")
+    return _read(text, path, name, nodes, nproc_per_node, data=data)
 
 
 def recorded_project(text: str, *, name: str, nodes: int, nproc_per_node: int) -> Project:
@@ -79,23 +80,23 @@ def _shown_path(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
 
 
-def _text(path: Path, name: str) -> str:
+def _text(path: Path, name: str, elsewhere: str) -> str:
     if path.is_dir():
-        raise ProjectFileError([f"{name}: this is a folder, not a file; {_ELSEWHERE}"])
+        raise ProjectFileError([f"{name}: this is a folder, not a file; {elsewhere}"])
     if not path.is_file():
-        raise ProjectFileError([f"{name}: there is no such file; {_ELSEWHERE}"])
+        raise ProjectFileError([f"{name}: there is no such file; {elsewhere}"])
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise ProjectFileError([f"{name}: cannot be read: {error.strerror}; {_ELSEWHERE}"]) from None
+        raise ProjectFileError([f"{name}: cannot be read: {error.strerror}; {elsewhere}"]) from None
     if len(content) > LARGEST:
-        raise ProjectFileError([f"{name}: larger than {LARGEST // 1024} KiB, which no project file is; {_ELSEWHERE}"])
+        raise ProjectFileError([f"{name}: larger than {LARGEST // 1024} KiB, which no project file is; {elsewhere}"])
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ProjectFileError([f"{name}:{line}: not UTF-8 text; save it as UTF-8, or {_ELSEWHERE}"]) from None
+        raise ProjectFileError([f"{name}:{line}: not UTF-8 text; save it as UTF-8, or {elsewhere}"]) from None
     if not text.strip():
         raise ProjectFileError([f"{name}: the file is empty, want version, project, workload and layouts"])
     return text

@@ -30,6 +30,7 @@ from pytest_clusterqual.read.fields import (
     HostNames,
     Identifier,
     Interface,
+    Minutes,
     Name,
     Natural,
     Number,
@@ -39,6 +40,8 @@ from pytest_clusterqual.read.fields import (
     Seconds,
     Section,
     Size,
+    Span,
+    Times,
     Word,
     one_or_more,
 )
@@ -197,7 +200,7 @@ class LayoutSection(Section):
 
 class TargetSection(Section):
     tokens: Number
-    time: Seconds
+    time: Span
 
 
 class DecisionSection(Section):
@@ -288,8 +291,8 @@ class FabricSection(CriterionSection):
 class ScalingSection(TrainingSection):
     demand = ScalingDemand
     points: list[Positive] = Field(default_factory=lambda: [1, 2], min_length=1)
-    repeats: Positive = 6
-    launches: Positive = 1
+    repeats: Times = 6
+    launches: Times = 1
     waterfall: bool = True
     warmup_steps: Natural = 3
     rank_maps: list[Strategy] = Field(default_factory=list)
@@ -339,13 +342,13 @@ class FailureSection(Section):
 class FullRunSection(TrainingSection):
     demand = FullRunDemand
     steps: Positive | None = None
-    minutes: Number | None = None
+    minutes: Minutes | None = None
     checkpoint: Annotated[list[CheckpointSection], BeforeValidator(one_or_more), Field(min_length=1)] = Field(
         default_factory=lambda: [CheckpointSection()]
     )
     failure: Annotated[list[FailureSection] | None, BeforeValidator(one_or_more)] = None
     hang_timeout: Seconds = 30.0
-    time_between_failures: Seconds | None = None
+    time_between_failures: Span | None = None
     alone: bool = True
     apart: bool = True
 

@@ -18,7 +18,7 @@ def asides(records: Sequence[Record]) -> list[tuple[str, str]]:
     said = {
         "accepted": {test: exception_of(group) for test, group in groups.items() if accepted(group)},
         "expired": {test: exception_of(group) for test, group in groups.items() if not accepted(group)},
-        "repeated": {test: attempts_of(group) for test, group in groups.items()},
+        "repeated": {test: attempts_of(groups[test]) for test in sorted(groups, key=lambda test: _well(groups[test]))},
     }
     told = [(label, line) for label, sentences in said.items() for line in _few(sentences)]
     return told + [("no gate", sentence) for sentence in _without_gates(records)]
@@ -36,11 +36,19 @@ def exception_of(group: Sequence[Record]) -> str:
 
 
 def attempts_of(group: Sequence[Record]) -> str:
-    """Such as ``PASS at attempt 3, before: FAIL, UNDECIDED``; nothing of a test that never did worse than that."""
+    """Such as ``PASS at attempt 3, before: FAIL, UNDECIDED``: evidence that was chosen among several.
+
+    Nothing of a test that never had a verdict but MEASURED.
+    """
     before, verdict = group[0].earlier, verdict_of(group)
-    if not before or all(each in _WELL for each in (*before, verdict)):
+    if not before or {*before, verdict} == {Verdict.MEASURED}:
         return ""
     return f"{verdict} at attempt {len(before) + 1}, before: {', '.join(map(str, before))}"
+
+
+def _well(group: Sequence[Record]) -> bool:
+    """Every time; told after the others."""
+    return all(each in _WELL for each in (*group[0].earlier, verdict_of(group)))
 
 
 def gates_not_run(records: Sequence[Record]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 from collections import Counter
@@ -253,7 +254,6 @@ def _replace(path: Path, root: JUnitXml) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise RunFolderError(
-            f"{path}: the JUnit report cannot be written: {error.strerror}; "
-            "free some space, or give another place for it"
-        ) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space, or give another place for it" if full else "its folder must be there and writable"
+        raise RunFolderError(f"{path}: the JUnit report cannot be written: {error.strerror}; {remedy}") from error

@@ -65,8 +65,8 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
     measured = [j for j in judgements if j.verdict is Verdict.MEASURED]
     # Of a ladder the table shows all rungs.
     measured = [j for j in measured if j.quantity == "first_fit"] or measured
-    if measured:
-        numbers = ", ".join(" ".join(filter(None, (text.quantity_of(j), _value(j)))) for j in measured)
+    if with_value := [j for j in measured if j.value is not None] or (measured if not lines else []):
+        numbers = ", ".join(" ".join(filter(None, (text.quantity_of(j), _value(j)))) for j in with_value)
         lines.append(f"MEASURED without a requirement: {numbers}")
     if conditions is not None:
         lines.append(f"measured on {text.conditions_line(conditions)}")

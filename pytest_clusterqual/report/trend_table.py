@@ -11,6 +11,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.comparison import Trend, Trends
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.comparison_table import named
 from pytest_clusterqual.report.terminal import printed
 
 _STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
@@ -82,10 +83,10 @@ def _lines(found: Trends, *, hidden: int) -> Iterator[tuple[str, str]]:
         yield "open", "fewer than 5 runs have the figure, or it was zero: a change is not told from chance"
     for history in found.histories:
         verdicts = ", ".join(str(verdict or "-") for verdict in history.verdicts)
-        yield "turned", f"{text.case_of(history.test)}: {verdicts}; {_WHY[history.explained]}"
+        yield "turned", f"{named(history.test)}: {verdicts}; {_WHY[history.explained]}"
     for label, tests in (("gone", found.gone), ("come", found.come)):
         if tests:
             more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
-            yield label, ", ".join(text.case_of(test) for test in tests[:3]) + more
+            yield label, ", ".join(map(named, tests[:3])) + more
     for refused in found.refused:
         yield "refused", f"{refused.test}: {refused.what} was {refused.old}, then {refused.new}: not the same thing"

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from pytest_clusterqual.command_trouble import processes_of, steps_done
+from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, CommandProcess
 from pytest_clusterqual.model.full_run import Failure
+from pytest_clusterqual.rank.settings import Settings
 from pytest_clusterqual.read.probe import probed_processes
 
 STEPS = """\
@@ -42,14 +44,19 @@ def start(place: Path, text: str, *, rank: int = 0, failure: Failure | None = No
         "folder": str(place), "home": str(place.parent), "failure": to_json(failure) if failure else None,
         "environment": {"MINE": "yes"}, "victim": "", "hang_timeout": 30.0, **order,
     }  # fmt: skip
-    environment = {
-        **os.environ, "CLUSTERQUAL_STORE": "127.0.0.1:1", "CLUSTERQUAL_SECRET": "00", "CLUSTERQUAL_LAUNCH": "test",
-        "CLUSTERQUAL_NODE": "node7", "CLUSTERQUAL_ADDRESS": "127.0.0.1", "CLUSTERQUAL_CORES": "",
-        "CLUSTERQUAL_DEVICE": "cpu", "CLUSTERQUAL_SCRATCH": str(place), "RANK": str(rank), "LOCAL_RANK": "0",
-        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "CLUSTERQUAL_COMMAND": json.dumps(told),
-    }  # fmt: skip
+    env = {**os.environ, **environment(place, rank=rank), "CLUSTERQUAL_COMMAND": json.dumps(told)}
     argv = [sys.executable, "-m", "pytest_clusterqual.rank", "command", "script.py", "word"]
-    return subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True)
+
+
+def environment(scratch: Path, *, rank: int = 0) -> dict[str, str]:
+    """What launcher and torchrun tell a rank."""
+    return {
+        "CLUSTERQUAL_STORE": "127.0.0.1:1", "CLUSTERQUAL_SECRET": "00", "CLUSTERQUAL_LAUNCH": "test",
+        "CLUSTERQUAL_NODE": "node7", "CLUSTERQUAL_ADDRESS": "127.0.0.1", "CLUSTERQUAL_CORES": "",
+        "CLUSTERQUAL_DEVICE": "cpu", "CLUSTERQUAL_SCRATCH": str(scratch), "RANK": str(rank), "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+    }  # fmt: skip
 
 
 def left(process: Any) -> int:
@@ -140,6 +147,28 @@ def test_a_node_without_the_folders_says_so(folder: Path, order: dict[str, str],
     assert process.returncode == 1
     assert complained.startswith(said)
     assert not list((folder / BESIDE).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("RANK", None, "no RANK in its environment"),
+        ("LOCAL_RANK", None, "no LOCAL_RANK in its environment"),
+        ("WORLD_SIZE", "two", "WORLD_SIZE='two' in its environment"),
+        ("LOCAL_WORLD_SIZE", "", "no LOCAL_WORLD_SIZE in its environment"),
+    ],
+)
+def test_a_rank_that_nobody_told_which_it_is_says_what_must(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, said: str
+) -> None:
+    for key, usual in environment(Path("/scratch")).items():
+        monkeypatch.setenv(key, usual)
+    monkeypatch.delenv("LOCAL_SIZE", raising=False)
+    monkeypatch.delenv(name)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=rf"node7: this rank has {said}: .* workload\.launcher_line, must set RANK, "):
+        Settings.from_environment()
 
 
 def test_the_digest_of_a_module_is_that_of_its_file(tmp_path: Path) -> None:

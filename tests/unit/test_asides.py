@@ -62,8 +62,18 @@ def test_every_report_names_the_exception_and_its_day(
 @pytest.mark.parametrize("report", [terminal, page, as_markdown])
 def test_a_failure_that_was_repeated_until_it_passed_is_seen(report: Callable[..., str], tmp_path: Path) -> None:
     assert "all_to_all: PASS at attempt 3, before: FAIL, UNDECIDED" in report([REPEATED], tmp_path)
-    fine = replace(REPEATED, earlier=(Verdict.PASS, Verdict.MEASURED))
-    assert "at attempt" not in report([fine], tmp_path)
+    fine = replace(REPEATED, earlier=(Verdict.PASS,), attempt=2)
+    assert "all_to_all: PASS at attempt 2, before: PASS" in report([fine], tmp_path), "it was chosen among two"
+    number = replace(REPEATED, earlier=(Verdict.MEASURED,))
+    number = replace(number, judgement=replace(number.judgement, verdict=Verdict.MEASURED))
+    assert "at attempt" not in report([number], tmp_path)
+
+
+def test_a_repeat_that_was_worse_is_told_before_others() -> None:
+    well = [replace(REPEATED, test=f"test_fabric[{number}]", earlier=(Verdict.PASS,)) for number in range(3)]
+    lines = [line for _, line in asides([*well, REPEATED])]
+    assert lines[0] == "all_to_all: PASS at attempt 3, before: FAIL, UNDECIDED"
+    assert lines[-1] == "and 1 more in records.jsonl"
 
 
 @pytest.mark.parametrize("report", [terminal, page, as_markdown])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from made import conditions, judgement, record
 from recorded_made import PROJECT, recorded
 
+from pytest_clusterqual import units
 from pytest_clusterqual.baseline import as_yaml, requirements_of, with_baseline
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import MeasurementError
@@ -35,7 +38,7 @@ def one(found: Record, tolerance: float = 0.05) -> Requirement:
     [
         ("busbw", "B/s", 1e9, ">= 950 MB/s"), ("latency", "s", 2e-3, "<= 2.1 ms"),
         ("alpha", "s", 1.2e-3, "<= 1.26 ms"),
-        ("alpha", "s", 1.25e-3, "<= 0.0013125 s"),
+        ("alpha", "s", 1.25e-3, "<= 1.313 ms"),
     ],
 )  # fmt: skip
 def test_worse_is_less_or_more_by_its_quantity(quantity: str, unit: str, value: float, text: str) -> None:
@@ -115,10 +118,36 @@ def test_what_is_printed_can_be_put_into_a_project_file(tmp_path: Path) -> None:
     assert {(each.quantity, each.value, each.layout) for each in again.requirements("memory")} == wanted
 
 
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("4 MiB", "from: 3.98 MiB, to: 4.02 MiB"), ("1 MiB", "from: 1020 KiB, to: 1.005 MiB"),
+        ("1.33 MiB", "from: 1.323 MiB, to: 1.337 MiB"), ("8 B", "from: 7 B, to: 9 B"),
+    ],
+)  # fmt: skip
+def test_sizes_are_printed_as_a_person_writes_them(label: str, told: str) -> None:
+    required = one(figure("fabric", "busbw", 1e9, "B/s", label, collective="all_reduce", group="world"))
+    assert told in as_yaml([required], run="good", tolerance=0.05)
+
+
+def test_printed_sizes_select_all_sizes_of_their_label() -> None:
+    for number in range(100, 1000):
+        for label in (f"{number / 100:.3g} MiB", f"{number / 10:.3g} MiB", f"{number} MiB"):
+            required = one(figure("fabric", "busbw", 1e9, "B/s", label))
+            low, high = re.findall(r"(?:from|to): ([^,]+),", as_yaml([required], run="good", tolerance=0.05))
+            size = float(label.split()[0])
+            half = 0.005 * 10 ** math.floor(math.log10(size))
+            below = half / 10 if number == 100 else half  # of a power of ten, which has a digit more below it
+            assert units.parse(low, "B") <= (size - below) * 2**20 + 1, label
+            assert units.parse(high, "B") >= (size + half) * 2**20 - 1, label
+
+
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "run")
     assert main(["baseline", str(tmp_path / "run"), "--tolerance", "10 %"]) == 0
-    assert f'{{layout: ddp, peak: "<= {412 * 2**20 * 1.1:.9g} B"}}' in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert '{layout: ddp, peak: "<= 453.2 MiB"}' in told
+    assert "by more than 10 %;" in told
     assert main(["baseline", str(tmp_path / "nowhere")]) == 4
     with pytest.raises(SystemExit):
         main(["baseline", str(tmp_path / "run"), "--tolerance", "ten"])

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from asked_made import LAUNCHER, opened
 from baseline_made import good, peaking, run
 from recorded_made import PROJECT, TEST
 
-from pytest_clusterqual.asked import open_folder, read_asked
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.judging import judge_again, own_project
@@ -19,7 +19,6 @@ from pytest_clusterqual.model.memory import MemoryMeasurement
 from pytest_clusterqual.run import Qualification
 from pytest_clusterqual.runs import RunFolder
 
-LAUNCHER = "launcher: {kind: local, device: cpu, oversubscribe: true}\n"
 FILE = PROJECT.replace("  data: {path: not-on-this-machine.bytes}\n", "") + LAUNCHER
 HERE = "test_memory.py::test_memory[ddp-2nodes]"
 AS_MEASURED = [("PASS", 1), ("FAIL", 1), ("PASS", 1)]  # peak by the file, peak and headroom by the baseline
@@ -33,19 +32,6 @@ def test_memory(measurement, qualify):
 """
 
 
-class Options:
-    """What of a pytest.Config says what is asked for, in the folder `path`."""
-
-    def __init__(self, path: Path, **options: Any) -> None:
-        self._options = {"--" + name.replace("_", "-"): value for name, value in options.items()}
-        self.args = [str(path)]
-        self.rootpath = path
-        self.invocation_params = SimpleNamespace(dir=path, args=())
-
-    def getoption(self, name: str) -> Any:
-        return self._options.get(name)
-
-
 @pytest.fixture
 def site(pytester: pytest.Pytester) -> Path:
     """A project file, and two good runs."""
@@ -53,13 +39,6 @@ def site(pytester: pytest.Pytester) -> Path:
     good(pytester.path / "good", 400, tests=[TEST, TEST.replace("ddp", "fsdp")])
     good(pytester.path / "other", 300)
     return pytester.path
-
-
-def opened(site: Path, **options: Any) -> tuple[RunFolder, str]:
-    """The run folder of such a run before its first test, and its baseline."""
-    config: Any = Options(site, nodes=2, **options)
-    asked = read_asked(config)
-    return open_folder(config, asked, simulated=True), str(asked.project.baseline)
 
 
 def begun(site: Path, **options: Any) -> None:
@@ -157,7 +136,7 @@ def test_samples_are_added_until_the_baseline_of_this_test_is_decided(
     monkeypatch.setattr("pytest_clusterqual.criteria.measure", measure)
     one: Any = SimpleNamespace(
         folder=RunFolder.create(site / "run", run="run", environment={}, simulated=True), project=project, _kept={},
-        _replay=None, session=SimpleNamespace(project=project), _note_machine=lambda conditions: None,
+        _refused="", _replay=None, session=SimpleNamespace(project=project), _note_machine=lambda conditions: None,
     )  # fmt: skip
     item, case = SimpleNamespace(nodeid=TEST, stash={}), SimpleNamespace(criterion="memory")
     Qualification.measure(one, cast(Any, item), cast(Any, case))

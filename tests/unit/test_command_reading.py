@@ -12,7 +12,7 @@ from logs_made import megatron
 from pytest_clusterqual.command_measuring import _steps_done
 from pytest_clusterqual.command_reading import probed, rank_memory, trained
 from pytest_clusterqual.errors import MeasurementError, ReadError
-from pytest_clusterqual.model.command import OUTPUT
+from pytest_clusterqual.model.command import OUTPUT, PROBES
 
 
 @pytest.fixture
@@ -37,6 +37,12 @@ def test_the_lines_of_every_rank_are_read(folder: Path) -> None:
 
 def test_a_command_without_a_probe_is_told_what_to_write(folder: Path) -> None:
     with pytest.raises(MeasurementError, match=r"wrote nothing through a probe.*write with probe\.step.*workload\.log"):
+        probed(left_behind(folder), JOB)
+
+
+def test_a_folder_of_probes_that_the_command_took_away_is_told(folder: Path) -> None:
+    (folder / PROBES).rmdir()
+    with pytest.raises(MeasurementError, match=r"own: .*, the folder of its probes, is gone: the command has"):
         probed(left_behind(folder), JOB)
 
 
@@ -89,7 +95,7 @@ def test_the_log_of_rank_0_is_read_where_the_file_says_so(folder: Path) -> None:
     assert "no line of 5 tells of a step" in str(error.value)
     assert "workload.log.pattern: 'step (?P<step>" in str(error.value)
     assert "--pattern" not in str(error.value)
-    with pytest.raises(ReadError, match=r"rank 0: .*workload\.log\.pattern .* is found in none of 5 lines"):
+    with pytest.raises(ReadError, match=r"rank0\.log: workload\.log\.pattern .* is found in none of 5 lines"):
         trained(left_behind(folder), replace(job, pattern=r"nothing (?P<step>\d+)"), warmup=1)
 
 

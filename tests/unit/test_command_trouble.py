@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command_made import begins, ends, left_behind, made_folder, probes, step
+from command_made import JOB, begins, ends, left_behind, made_folder, probes, step
 
-from pytest_clusterqual.command_launch import _whole
+from pytest_clusterqual import command_launch
+from pytest_clusterqual.command_launch import CommandLaunch, _Launched, _whole
 from pytest_clusterqual.command_trouble import failure_of
 from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
+from pytest_clusterqual.launch.plan import NodePlan
 from pytest_clusterqual.model.command import OUTPUT
+from pytest_clusterqual.model.project import LauncherOptions
 
 LOST = "Traceback ...\nRuntimeError: [1] Connection closed by peer [127.0.0.1]:2117"
 
@@ -130,6 +133,30 @@ def test_at_the_limit_whoever_is_behind_is_named(folder: Path) -> None:
     assert error.culprits == ("rank 1 on node1",)
     assert "did not end within its limit of 120 s: rank 1 on node1 has done 1 steps; a run that needs" in str(error)
     assert str(error).endswith("workload.time_limit, now 120 s\nlast lines of rank 1 on node1:\nloading shard 7")
+
+
+@pytest.mark.parametrize(
+    ("simulated", "patience", "told"),
+    [(True, 60.0, "behind it, on each rank$"), (False, -1.0, "the nodes do not share .* with --qual-run-dir$")],
+)
+def test_a_launcher_line_that_starts_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool, patience: float, told: str
+) -> None:
+    def waited(_seconds: float) -> None:
+        pytest.fail("storage of this machine is not waited for")
+
+    launched = _Launched(began={}, ended={"node0": 1.0, "node1": 1.0}, samples={})
+    monkeypatch.setattr(CommandLaunch, "_launch", lambda *_: launched)
+    monkeypatch.setattr("time.sleep", waited)
+    monkeypatch.setattr(command_launch, "_BEHIND_SECONDS", patience)
+    launcher: Any = SimpleNamespace(simulated=simulated)
+    launch = CommandLaunch(
+        launcher=launcher, nproc_per_node=1, job=replace(JOB, launcher_line=("true", "{nodes}")), steps=None,
+        hang_timeout=30.0, device="cpu", limits=LauncherOptions(), folder=tmp_path / "run", logs=tmp_path,
+        tell=lambda _progress: None, what="full run of own",
+    )  # fmt: skip
+    with pytest.raises(LaunchError, match=rf"no rank has begun, though true .*: workload\.launcher_line .*{told}"):
+        launch.run([NodePlan(name="node0", host="vm"), NodePlan(name="node1", host="vm")], None, None)
 
 
 def test_a_world_that_is_not_whole_is_no_world(folder: Path) -> None:

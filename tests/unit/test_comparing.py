@@ -17,8 +17,9 @@ from pytest_clusterqual.comparing import Comparison, as_json, as_text, compare_r
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.judge.comparison import compare
 from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Record, Verdict
-from pytest_clusterqual.report.comparison_table import comparison_report
+from pytest_clusterqual.report.comparison_table import comparison_report, named
 
 
 def figure(
@@ -132,6 +133,43 @@ def test_the_table_says_what_changed_and_how_sure_it_is() -> None:
     assert "1 worse, 13 alike, 1 open; 3 more that are alike are not shown" in report
     assert "too few samples" in report and "another launch" in report
     assert max(map(len, comparison_report(compare(old, new), width=60).splitlines())) <= 60
+
+
+def test_what_is_worse_on_a_loaded_machine_says_so_and_is_worse_still() -> None:
+    busy = Load(other_cpu=0.92, node="node1")
+    old, new = runs(0.5)
+    loaded = [replace(new[0], conditions=conditions(load=busy))]
+    words = "node1 was 92 % loaded by other work"
+    report = comparison_report(compare(old, loaded), width=200)
+    assert f"worse, {words}\n" in report
+    assert f"loaded   fabric all_reduce-world: now {words}; its timings" in report
+    assert Comparison(pairs=(compare(old, loaded),), trend=None).worse
+    report = comparison_report(compare(loaded, old), width=200)
+    assert f"better, {words}\n" in report and f"all_reduce-world: then {words}; " in report
+    idle = [replace(new[0], conditions=conditions(load=replace(busy, other_cpu=0.1)))]
+    assert "loaded" not in comparison_report(compare(old, idle), width=200)
+    memory = [replace(each, criterion="memory", judgement=replace(each.judgement, quantity="peak", unit="B"))
+              for each in (old[0], loaded[0])]  # fmt: skip
+    assert compare(memory[:1], memory[1:]).loaded == ()
+
+
+def test_of_many_loaded_tests_the_first_are_named() -> None:
+    busy = Load(other_cpu=0.92, node="node1")
+    old = [runs(1.0, test=f"f.py::test_fabric[{n}]")[0][0] for n in range(5)]
+    report = comparison_report(compare(old, [replace(r, conditions=conditions(load=busy)) for r in old]), width=200)
+    assert report.count("its timings") == 3 and "and 2 more tests" in report
+
+
+def test_a_test_that_turned_is_named_with_its_criterion() -> None:
+    old, new = runs(1.0)
+    blocked, well = (
+        [replace(record(), test="q/test_full_run.py::test_full_run[ddp-2nodes]", criterion="full_run",
+                 judgement=judgement(quantity="full_run", verdict=verdict, samples=()))]
+        for verdict in (Verdict.BLOCKED, Verdict.PASS)
+    )  # fmt: skip
+    report = comparison_report(compare([*old, *blocked], [*new, *well]), width=200)
+    assert re.search(r"^turned +full_run ddp-2nodes: BLOCKED -> PASS", report, re.MULTILINE)
+    assert [named(test) for test in ("test_barrier", "a.py::test_barrier")] == ["test_barrier", "test_barrier"]
 
 
 def test_a_test_that_turned_without_a_change_is_flaky() -> None:

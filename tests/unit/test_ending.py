@@ -101,7 +101,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_does_not_exit_0(folde
     (tmp_path / "file").write_text("no folder")
     ending = ending_with(tmp_path / "file" / "page.html")
     assert ending.finish(folder, 0, "") == 1
-    assert f"{tmp_path}/file/page.html: cannot be written: File exists" in told(ending)
+    assert f"{tmp_path}/file/page.html: cannot be written: {tmp_path}/file is not a folder" in told(ending)
     assert (folder.path / "junit.xml").exists() and drawn(folder) == SVG
 
 
@@ -140,4 +140,4 @@ def test_the_report_command_says_which_page_it_could_not_write(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     assert main(["report", str(folder.path), "--out", str(tmp_path / "file" / "page.html")]) == 4
-    assert "cannot be written: File exists" in capsys.readouterr().err
+    assert f"cannot be written: {tmp_path / 'file'} is not a folder; name another place" in capsys.readouterr().err

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +30,7 @@ def test_all_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", str(tmp_path / "new" / "site")]) == 0
     folder = tmp_path / "new" / "site" / "qualification"
     assert {path.name for path in folder.iterdir()} == {*FILES, "clusterqual.yaml"}
-    assert f"pytest {folder} --nodes 2" in capsys.readouterr().out
+    assert f"read {folder}/clusterqual.yaml, then: pytest {folder} --nodes 2\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("there", ["clusterqual.yaml", "test_fabric.py"])
@@ -51,7 +54,25 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     write(tmp_path, {"b": "mine"})
     with pytest.raises(ClusterQualError, match="b: cannot be written: File exists"):
         write(tmp_path, {"a": "", "b": ""})
-    assert (tmp_path / "b").read_text() == "mine"
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("b", "mine")]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def full(path: Path, *arguments: str, **named: str) -> Any:
+        stream: Any = opened(path, *arguments, **named)
+        if path.name == "b":
+            stream.write = refuse
+        return stream
+
+    def refuse(_text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ClusterQualError, match="b: cannot be written: No space left on device; mend that or"):
+        write(tmp_path, {"a": "", "b": ""})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

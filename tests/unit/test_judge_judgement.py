@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,10 @@ from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 
+IDLE = (
+    "; on an idle machine samples scatter less (--qual-resume RUN --qual-again -k TEST), a larger fabric.budget allows "
+    "for more in a new run"
+)
 BUSBW = require("fabric", "busbw", ">= 0.5 GB/s")
 LATENCY = require("fabric", "latency", "<= 100 us")
 
@@ -69,20 +74,54 @@ def test_a_straddling_interval_is_undecided_and_says_how_many_more_are_needed() 
     assert verdict is Verdict.UNDECIDED
     # spread 1.4826 x 27.5 MB/s; (1.96 x 1.2533 x 40.77 / 12.5)^2 = 64.2
     assert reason == (
-        "busbw 512 MB/s [450, 550] straddles the required >= 500 MB/s: about 59 more rounds are needed, 6 are there"
+        "busbw 512 MB/s [450, 550] straddles the required >= 500 MB/s: about 59 more rounds are needed, 6 rounds are "
+        f"there{IDLE}"
     )
 
 
 def test_a_median_on_the_bound_is_undecided() -> None:
     reason = decide(0.5e9, enclosed(0.4e9, 0.6e9), BUSBW, timing=True, samples=(0.4e9, 0.5e9, 0.6e9))[1]
-    assert reason == "busbw 500 MB/s [400, 600] straddles the required >= 500 MB/s: 3 samples cannot tell them apart"
+    told = "busbw 500 MB/s [400, 600] straddles the required >= 500 MB/s: 3 samples cannot tell them apart"
+    assert reason == told + IDLE
+
+
+def test_one_is_not_many() -> None:
+    once = require("full_run", "recovery", "<= 60 s")
+    reason = decide(60.0, enclosed(59.9, 60.1), once, timing=True, samples=(60.0,), counted="runs")[1]
+    assert reason == "recovery 60 s [59.9, 60.1] straddles the required <= 60 s: 1 run cannot tell them apart"
+    speedup = require("scaling", "speedup", ">= 1")
+    for counted, one in (("pairs of runs", "pair of runs"), ("passes under each map", "pass under each map")):
+        told = decide(1.0, None, speedup, timing=False, samples=(1.0,), counted=counted)[1]
+        assert f"1 {one} is there" in told
+
+
+def test_enough_by_their_scatter_and_yet_open_says_so() -> None:
+    samples = (0.60e9, 0.61e9, 0.59e9, 0.60e9, 0.62e9, 0.58e9, 0.60e9)
+    reason = decide(0.6e9, enclosed(0.45e9, 0.65e9), BUSBW, timing=True, samples=samples, counted="rounds")[1]
+    assert f": 7 rounds are there, and a few more should tell them apart{IDLE}" in reason
+
+
+def test_a_way_out_is_named_where_there_is_one() -> None:
+    def told(criterion: str, quantity: str, bound: str, **how: Any) -> str:
+        required = require(criterion, quantity, bound)
+        value = required.value
+        return decide(value, enclosed(0.9 * value, 1.1 * value), required, **{"timing": True, **how})[1]
+
+    load = Load(other_cpu=0.71, node="node1")
+    assert told("scaling", "speedup", ">= 1.1", counted="runs").endswith(IDLE.replace("fabric", "scaling"))
+    assert told("fabric", "busbw", ">= 1 GB/s", counted="rounds", load=load).endswith(
+        "; the machine was loaded: other work took 71 % of the cores' time on node1; measure again when it is idle "
+        "(--qual-resume RUN --qual-again -k TEST), or in a new run with a larger fabric.budget"
+    )
+    elsewhere = [told("fabric", "busbw", ">= 1 GB/s", counted="runs"), told("scaling", "speedup", ">= 1", timing=False)]
+    assert all(text.endswith("cannot tell them apart") for text in elsewhere)
 
 
 def test_too_few_samples_are_undecided_however_good() -> None:
     assert decide(9e9, None, BUSBW, timing=True, samples=(9e9, 9e9, 9e9), counted="rounds") == (
         Verdict.UNDECIDED,
         "busbw 9 GB/s has no interval to hold against the required >= 500 MB/s: "
-        "3 rounds are there, at least 6 are needed",
+        f"3 rounds are there, at least 6 are needed{IDLE}",
     )
 
 
@@ -132,7 +171,8 @@ def test_a_loaded_machine_does_not_fail_by_time() -> None:
     assert decide(0.41e9, slow, BUSBW, load=load, timing=True) == (
         Verdict.UNDECIDED,
         "busbw 410 MB/s [390, 430] is below the required >= 500 MB/s, but the machine was loaded: "
-        "other work took 43 % of the cores' time on node1; measure again when it is idle",
+        "other work took 43 % of the cores' time on node1; measure again when it is idle "
+        "(--qual-resume RUN --qual-again -k TEST)",
     )
     assert decide(0.41e9, slow, BUSBW, load=load, timing=False)[0] is Verdict.FAIL
     assert decide(0.41e9, slow, BUSBW, load=Load(other_cpu=0.1, node="node1"), timing=True)[0] is Verdict.FAIL

@@ -132,7 +132,8 @@ def test_a_straddling_speedup_says_how_many_more_runs_are_needed() -> None:
     judged = the(judge_scaling(measured(*runs), [SPEEDUP]), "speedup", "2 nodes")
     assert judged.verdict is Verdict.UNDECIDED
     assert "straddles the required >= 1.3: about" in judged.reason
-    assert "more runs are needed, 6 are there" in judged.reason
+    assert "more runs are needed, 6 runs are there" in judged.reason
+    assert "a larger scaling.budget allows for more in a new run" in judged.reason
 
 
 def test_runs_without_a_partner_do_not_count_for_the_ratio() -> None:

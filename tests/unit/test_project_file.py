@@ -192,6 +192,20 @@ def test_points_beyond_the_nodes_at_hand_are_no_problem_of_the_file() -> None:
     ]
 
 
+def test_nothing_is_waited_for_or_repeated_without_an_end() -> None:
+    text = "launcher: {start_timeout: 1e300 s}\nscaling: {repeats: 999999999999, launches: 100001, budget: 9000 h}\n"
+    line = SMALL.count("\n") + 1
+    assert problems_of(SMALL + text) == [
+        f'clusterqual.yaml:{line}: launcher.start_timeout: got "1e300 s", want at most 365 d, a time such as 20 s',
+        f"clusterqual.yaml:{line + 1}: scaling.repeats: got 999999999999, want at most 100000",
+        f"clusterqual.yaml:{line + 1}: scaling.launches: got 100001, want at most 100000",
+        f'clusterqual.yaml:{line + 1}: scaling.budget: got "9000 h", want at most 365 d, a time such as 20 s',
+    ]
+    assert load(SMALL + "scaling: {repeats: 100000, budget: 365 d}\n").scaling == ScalingPlan(
+        repeats=100000, budget=365 * 86400.0
+    )
+
+
 def test_copies_of_the_model_share_the_global_batch_not_ranks() -> None:
     split = SMALL.replace("kv_heads: 1", "kv_heads: 2").replace("{name: ddp}", "{name: tp2, tensor: 2}")
     assert load(split, nodes=4, nproc_per_node=2).layouts == (Layout(name="tp2", tensor=2),)

@@ -54,6 +54,10 @@ def test_every_kind_of_failure_can_be_asked_for(file: Path) -> None:
     assert alone == (Failure(kind="kill_node", step=7, target=1, go_on="fewer"),)
 
 
+def test_failures_may_be_further_apart_than_any_run_lasts(file: Path) -> None:
+    assert plan(file, f"{SAVE_2}, time_between_failures: 1000 d").time_between_failures == 1000 * 86400.0
+
+
 def test_the_other_keys_have_units_and_defaults(file: Path) -> None:
     given = plan(
         file, f"minutes: 1.5, {SAVE_2}, hang_timeout: 5 s, time_between_failures: 8 h, alone: false, apart: false"
@@ -111,6 +115,8 @@ FAULTS = [
     (f"{SAVE_2}, minutes: 0", "minutes: got 0, want more than 0"),
     (f"{SAVE_2}, minutes: 2 min", 'minutes: got "2 min", want a number'),
     (f"{SAVE_2}, hang_timeout: 30", "hang_timeout: got 30, want a time such as 20 s"),
+    (f"{SAVE_2}, hang_timeout: 366 d", 'hang_timeout: got "366 d", want at most 365 d, a time such as 20 s'),
+    (f"{SAVE_2}, minutes: 525601", "minutes: got 525601, want at most 525600"),
     (f"{SAVE_2}, time_between_failures: 0 h", 'time_between_failures: got "0 h", want more than zero, a time such as '
      "20 s"),
     (f"{SAVE_2}, alone: 1", "alone: got 1, want true or false"),

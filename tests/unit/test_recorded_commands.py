@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from recorded_made import PROJECT, TEST, recorded
 
 from pytest_clusterqual.cli import main
+from pytest_clusterqual.report import plots
 
 
 @pytest.fixture
@@ -27,8 +31,62 @@ def test_a_stricter_file_says_what_changed(run: Path, capsys: pytest.CaptureFixt
     Path("strict.yaml").write_text(PROJECT.replace("<= 1 GiB", "<= 1 KiB"))
     assert main(["judge", "run", "--config", "strict.yaml"]) == 1
     out = capsys.readouterr().out
+    assert f"changed    {TEST}: peak <= 1 GiB, now <= 1 KiB: 412 MiB PASS -> 412 MiB FAIL" in out
+    assert "warning" not in out
+
+
+def test_demands_that_cannot_be_told_to_belong_together_have_lines_of_their_own(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = 'peak: "<= 1 KiB"}, {peak: "<= 2 GiB"'
+    Path("two.yaml").write_text(PROJECT.replace('peak: "<= 1 GiB"', two))
+    assert main(["judge", "run", "--config", "two.yaml"]) == 1
+    out = capsys.readouterr().out
     assert f"changed    {TEST}: peak <= 1 GiB: 412 MiB PASS -> not judged" in out
-    assert f"changed    {TEST}: peak <= 1 KiB: not judged -> 412 MiB FAIL" in out
+    assert out.count("peak <= ") == 3 and "peak <= 2 GiB: not judged -> 412 MiB PASS" in out
+
+
+def test_the_file_of_another_job_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = PROJECT.replace("global_batch: 4", "global_batch: 8").replace("not-on-this-machine", "elsewhere")
+    Path("other.yaml").write_text(text)
+    assert main(["judge", "run", "--config", "other.yaml"]) == 0
+    told = "warning    other.yaml describes another job than was measured: workload.global_batch\n"
+    assert told in capsys.readouterr().out
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "project_file": "version: 0"}))
+    assert main(["judge", "run", "--config", "other.yaml"]) == 0, "its own file need not be readable"
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_asked_for_by_the_option_of_judge(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["judge", "run", "--config", "none.yaml"]) == 4
+    assert "none.yaml: there is no such file; point to the project file with --config FILE" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_written_shows_its_verdicts(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def read_only(old: Path, new: Path) -> None:
+        if run in new.absolute().parents:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", read_only)
+    monkeypatch.setattr(plots, "write_plots", lambda *_, **__: ([], ""))
+    assert main(["report", "run"]) == 4
+    told = capsys.readouterr()
+    assert "PASS" in told.out and "report.html" not in told.out
+    for name in ("junit.xml", "decision.json", "report.html"):
+        assert f"run/{name}: cannot be written: Read-only file system\n" in told.err
+    assert "report on a copy of it; --out FILE puts the page elsewhere" in told.err
+    assert main(["report", "run", "--out", "page.html"]) == 0
+    told = capsys.readouterr()
+    assert "page.html" in told.out and Path("page.html").exists()
+    assert "run/junit.xml: cannot be written" in told.err
 
 
 def test_two_runs_are_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

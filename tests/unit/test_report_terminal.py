@@ -344,6 +344,17 @@ def test_a_failure_message_looks_at_suspects_only() -> None:
     assert message.endswith("(+1 more in records.jsonl)")
 
 
+def test_a_failure_message_lists_no_figure_that_has_no_value() -> None:
+    bare = judgement(label="4 MiB", verdict=Verdict.MEASURED, requirement=None, margin=None, reason="-", findings=())
+    lost = replace(bare, quantity="waiting", value=None, interval=None)
+    assert (
+        "MEASURED without a requirement: busbw 4 MiB 410 MB/s [390, 430]"
+        in failure_message([judgement(findings=()), lost, bare], None).splitlines()
+    )
+    assert "MEASURED" not in failure_message([judgement(findings=()), lost], None)
+    assert failure_message([lost], None) == "MEASURED without a requirement: waiting 4 MiB"
+
+
 def test_failure_message_without_conditions_has_no_line_for_them() -> None:
     assert failure_message([judgement(findings=(), requirement=None, reason="x")], None) == "FAIL 1 MiB: x"
 

@@ -171,8 +171,9 @@ def test_a_manifest_without_end_is_not_read_to_it(tmp_path: Path, monkeypatch: p
 
 
 def test_what_no_disk_holds_is_not_unpacked(tmp_path: Path) -> None:
-    found = verify(told_otherwise(sealed(tmp_path), lambda m: m["files"]["records.jsonl"].update(size=10**18)))
-    assert re.search(r"its parts say that they have 1000000000\d+ bytes, and .* has room for \d+", found.problems[0])
+    file = told_otherwise(sealed(tmp_path), lambda m: m["files"]["records.jsonl"].update(size=10**18))
+    with pytest.raises(ClusterQualError, match=r"its parts have 1000000000\d+ bytes, and there is room for \d+; "):
+        verify(file)
 
 
 # -- names ---------------------------------------------------------------------------------------

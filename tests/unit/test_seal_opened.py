@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from recorded_made import PROJECT, TEST
@@ -73,6 +75,17 @@ def test_what_does_not_follow_is_opened_to_be_looked_at(tmp_path: Path) -> None:
     run = edited(run_folder(tmp_path / "run"), "records.jsonl", lambda line: line["judgement"].update(verdict="FAIL"))
     assert main(["verify", str(resealed(run)), "--extract", str(tmp_path / "opened")]) == 1
     assert {verdict for *_, verdict in judgements(tmp_path / "opened")} == {"FAIL"}
+
+
+def test_a_disk_without_room_is_no_fault_of_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, taken = sealed(tmp_path), tmp_path / "taken"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _place: SimpleNamespace(free=100))
+    assert main(["verify", str(file), "--extract", str(taken)]) == 4
+    out, err = capsys.readouterr()
+    assert re.search(r"taken: cannot be written: its parts have \d+ bytes, and there is room for 100; give an", err)
+    assert "REFUSED" not in out and not taken.exists()
 
 
 def test_a_seal_is_opened_into_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

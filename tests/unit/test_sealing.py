@@ -6,6 +6,7 @@ import os
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_made import PROJECT, TEST, recorded
@@ -93,6 +94,29 @@ def test_a_seal_is_never_written_over(tmp_path: Path) -> None:
     file = sealed(tmp_path)
     with pytest.raises(ClusterQualError, match=r"is there already; give another name with --out"):
         seal(RunFolder.open(tmp_path / "run"), key=None, out=file)
+
+
+def test_a_run_that_cannot_be_read_leaves_no_seal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = run_folder(tmp_path / "run"), tmp_path / "run.zip"
+    (run / "tests.json").write_text("{")
+    assert main(["seal", str(run), "--out", str(out)]) == 4
+    told = capsys.readouterr()
+    assert "tests.json" in told.err and "sealed" not in told.out
+    assert not out.exists()
+
+
+def test_a_part_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, run = Path.open, RunFolder.open(run_folder(tmp_path / "run"))
+
+    def refuse(path: Path, *arguments: Any, **named: Any) -> Any:
+        if path.name == "node0.log":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ClusterQualError, match=r"node0\.log: cannot be read: Permission denied; a seal"):
+        seal(run, key=None, out=tmp_path / "run.zip")
+    assert not list(tmp_path.glob("*.zip*")) and not list(tmp_path.glob(".*"))
 
 
 def test_the_seal_is_named_after_the_run(tmp_path: Path) -> None:
