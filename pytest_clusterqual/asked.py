@@ -80,6 +80,8 @@ def read_asked(config: pytest.Config) -> Asked:
     if config.getoption("--qual-again") and not plugin.option(config, "--qual-resume"):
         raise ClusterQualError("--qual-again measures tests of a recorded run anew; name its folder with --qual-resume")
     named = plugin.option(config, "--qual-resume")
+    if named and plugin.option(config, "--qual-run-dir"):
+        raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
     resumed = RunFolder.open(Path(config.invocation_params.dir) / named) if named else None
     if resumed is not None:  # it says itself how large it is
         nodes = nodes or resumed.environment.get("nodes")
@@ -192,8 +194,6 @@ def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunF
     """
     base = Path(config.invocation_params.dir)
     named = plugin.option(config, "--qual-run-dir")
-    if named and asked.resumed:
-        raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
     if asked.resumed:
         now = {**_environment(config, asked), "simulated": simulated}
         _check_same(asked.resumed, now, asked.project.baseline)

@@ -53,7 +53,14 @@ class Run:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "records.jsonl").read_text().splitlines()]
+        """The lines; what only the first one of a measurement says of its nodes is in all of them."""
+        told = [json.loads(line) for line in (self.folder / "records.jsonl").read_text().splitlines()]
+        first: dict[str, dict[str, Any]] = {}
+        for record in told:
+            if record["measurement"] and record["conditions"]:
+                record["conditions"] = {**first.setdefault(record["measurement"], record["conditions"]),
+                                        **record["conditions"]}  # fmt: skip
+        return told
 
     def verdicts(self, criterion: str) -> list[str]:
         return [r["judgement"]["verdict"] for r in self.records if r["criterion"] == criterion]
