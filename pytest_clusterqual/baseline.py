@@ -8,10 +8,9 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_clusterqual import units
-from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.judge.baseline import baseline_of, baseline_requirements
+from pytest_clusterqual.lines import strictly
 from pytest_clusterqual.model.baseline import Baseline, short_name
-from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 from pytest_clusterqual.runs import ENVIRONMENT, RunFolder, Selected
@@ -52,10 +51,7 @@ def recorded_baseline(folder: RunFolder) -> Baseline | None:
         RunFolderError: ``environment.json`` says something else.
     """
     told = folder.environment.get("baseline")
-    try:
-        return None if told is None else from_json(Baseline, told, where="baseline")
-    except (ValueError, OverflowError) as error:
-        raise RunFolderError(f"{folder.path / ENVIRONMENT}: {error}; restore the file") from None
+    return None if told is None else strictly(Baseline, told, f"{folder.path / ENVIRONMENT}: baseline")
 
 
 def baseline_lines(baseline: Baseline, tests: Mapping[str, Selected]) -> Iterator[str]:

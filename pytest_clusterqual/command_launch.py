@@ -21,7 +21,7 @@ from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, Comman
 from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
-from pytest_clusterqual.training_launch import agent_clocks, lost_nodes, nodes_after
+from pytest_clusterqual.training_launch import agent_clocks, agents_began, lost_nodes, nodes_after
 from pytest_clusterqual.wire import Wire
 from pytest_clusterqual.world import Progress
 
@@ -162,7 +162,7 @@ class CommandLaunch:
         try:
             late = not _ended(wire.launch, watch, lambda done: self._tell(size, done))
             processes = wire.launch.processes
-            began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
+            began = agents_began(processes)
             samples = {process.node.name: process.samples for process in processes}
             if late or any(process.poll() != 0 for process in processes):
                 if failure is not None and failure.ends_launch and not late and struck(self.folder / PROBES):

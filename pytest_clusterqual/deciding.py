@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.leases import Leases
-from pytest_clusterqual.model.codec import from_json
+from pytest_clusterqual.lines import strictly
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.report import worksheet
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.runs import ENVIRONMENT, RunFolder
 
 PATIENCE = 30.0  # seconds in which nobody measures and no test ends
 AT_WORK = 1.0  # seconds of waiting for nodes that say somebody had them, not only a slow file system
@@ -27,10 +26,7 @@ def plan_of(folder: RunFolder) -> DecisionPlan | None:
         RunFolderError: ``environment.json`` says something else.
     """
     told = folder.environment.get("decision")
-    try:
-        return None if told is None else from_json(DecisionPlan, told, where="decision")
-    except ValueError as error:
-        raise RunFolderError(f"{folder.path / 'environment.json'}: {error}; restore the file") from None
+    return None if told is None else strictly(DecisionPlan, told, f"{folder.path / ENVIRONMENT}: decision")
 
 
 def decision_of(folder: RunFolder, plan: DecisionPlan | None) -> Decision | None:

@@ -22,7 +22,7 @@ from pytest_clusterqual.errors import ClusterQualError, RunFolderError
 from pytest_clusterqual.following import PROJECT
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import to_json
-from pytest_clusterqual.model.record import SCHEMA, Verdict, worst
+from pytest_clusterqual.model.record import SCHEMA, verdicts
 from pytest_clusterqual.report import plots
 from pytest_clusterqual.reporting import PAGE, write_page
 from pytest_clusterqual.runs import RECORD_LINES, RunFolder
@@ -179,16 +179,8 @@ def _manifest(folder: RunFolder, files: dict[str, Part]) -> Manifest:
     return Manifest(
         schema=SCHEMA, run=folder.run, simulated=folder.simulated,
         sealed=datetime.now(timezone.utc).isoformat(timespec="seconds"), package=__version__,
-        verdicts=verdicts(folder), files=files,
+        verdicts={test: str(told) for test, told in verdicts(folder.records()).items()}, files=files,
     )  # fmt: skip
-
-
-def verdicts(folder: RunFolder) -> dict[str, str]:
-    """Test -> verdict, as the records say."""
-    by_test: dict[str, list[Verdict]] = {}
-    for record in folder.records():
-        by_test.setdefault(record.test, []).append(record.judgement.verdict)
-    return {test: str(worst(found)) for test, found in by_test.items()}
 
 
 def _signed(manifest: Path, key: Path) -> Path:

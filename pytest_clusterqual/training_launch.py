@@ -154,7 +154,7 @@ def _launch(
         wire.launch.check_machines()
         lost = frozenset[str]() if ends_by is None or whole else lost_nodes(wire.launch, ends_by)
         clocks = agent_clocks(processes) if whole else {}
-        began = {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
+        began = agents_began(processes)
         samples = {process.node.name: process.samples for process in processes}
     finally:
         wire.close()
@@ -236,6 +236,11 @@ def _wait(
             _rank, done, total, _detail = wire.channel.get("progress")
         tell(Progress(what, size, done, total))
     return True
+
+
+def agents_began(processes: Sequence[NodeProcess]) -> dict[str, float]:
+    """When the agent of each node began, by the monotonic clock of its own host."""
+    return {p.node.name: event.data["monotonic"] for p in processes if (event := p.event("began"))}
 
 
 def agent_clocks(processes: Sequence[NodeProcess]) -> dict[str, Clock]:

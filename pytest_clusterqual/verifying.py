@@ -27,10 +27,10 @@ from pytest_clusterqual.errors import UNFORESEEN, ClusterQualError, LaunchError,
 from pytest_clusterqual.following import PROJECT, Followed, Line, follow
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.record import SCHEMA
+from pytest_clusterqual.model.record import SCHEMA, verdicts
 from pytest_clusterqual.report.text import visible
 from pytest_clusterqual.runs import RunFolder
-from pytest_clusterqual.sealing import BLOCK, MANIFEST, PURPOSE, SIGNATURE, Manifest, Part, nameable, verdicts
+from pytest_clusterqual.sealing import BLOCK, MANIFEST, PURPOSE, SIGNATURE, Manifest, Part, nameable
 
 _CHECK_SECONDS = 30.0
 _LARGEST_MANIFEST, _LARGEST_SIGNATURE = 64 << 20, 64 << 10  # bytes; that is some 400 000 parts
@@ -281,7 +281,7 @@ def _told_by_manifest(manifest: Manifest, folder: RunFolder) -> Iterator[str]:
     for key in ("run", "simulated"):
         if (told := getattr(manifest, key)) != (is_ := getattr(folder, key)):
             yield f"{MANIFEST}: {key}: got {told!r}, the run says {is_!r}"
-    recorded = verdicts(folder)
+    recorded = {test: str(told) for test, told in verdicts(folder.records()).items()}
     for test in dict.fromkeys((*manifest.verdicts, *recorded)):
         one, other = manifest.verdicts.get(test, "nothing"), recorded.get(test, "nothing")
         if one != other:

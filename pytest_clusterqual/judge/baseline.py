@@ -10,7 +10,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.baseline import Baseline, BaselineTest
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Record, Verdict
+from pytest_clusterqual.model.record import Record, Verdict, by_test
 from pytest_clusterqual.model.requirement import QUANTITIES, Op, Requirement, small_is_good
 
 _SIZES = 0.005  # labels tell a message size with three digits
@@ -41,13 +41,10 @@ def baseline_of(records: Sequence[Record], *, tolerance: float, run: str) -> Bas
         MeasurementError: see `baseline_requirements`.
     """
     _check(records, run)
-    by_test: dict[str, list[Record]] = {}
-    for record in records:
-        if record.conditions is not None and record.measurement is not None:
-            by_test.setdefault(record.test, []).append(record)
+    measured = (record for record in records if record.conditions is not None and record.measurement is not None)
     tests = [
         BaselineTest(test=test, conditions=_lasting(those[0].conditions), require=required)
-        for test, those in by_test.items()
+        for test, those in by_test(measured).items()
         if (required := tuple(_demands(those, tolerance, run)))
     ]
     if not tests:

@@ -11,7 +11,7 @@ from pytest_clusterqual.judge.judgement import worst_load
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples
 from pytest_clusterqual.model.comparison import Compared, Loaded, Refused, RunsCompared, Turned
 from pytest_clusterqual.model.conditions import Conditions, Load
-from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import Interval, Judgement, Record, by_test, verdicts
 from pytest_clusterqual.model.requirement import QUANTITIES, small_is_good
 
 LEVEL = 0.05  # of all figures together: how often two runs that are alike may be told to differ
@@ -34,7 +34,7 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> RunsCompared:
     Raises:
         MeasurementError: they have no test in common that could be compared.
     """
-    before, after = by_test(old), by_test(new)
+    before, after = requirable(old), requirable(new)
     both = [test for test in before if test in after]
     refused = [difference for test in both for difference in differences(test, before[test], after[test])]
     comparable = [test for test in both if test not in {each.test for each in refused}]
@@ -84,14 +84,6 @@ def _turned(
         yield Turned(test=test, old=before[test], new=after[test], explained=explained)
 
 
-def verdicts(records: Sequence[Record]) -> dict[str, Verdict]:
-    """The worst of every test."""
-    found: dict[str, list[Verdict]] = {}
-    for record in records:
-        found.setdefault(record.test, []).append(record.judgement.verdict)
-    return {test: worst(those) for test, those in found.items()}
-
-
 def hosts_of(records: Sequence[Record], test: str) -> set[str]:
     """Those that this test ran on."""
     return {host for record in records if record.test == test and record.conditions for host in record.conditions.hosts}
@@ -109,13 +101,9 @@ def _nothing(both: Sequence[str], refused: Sequence[Refused]) -> str:
     )
 
 
-def by_test(records: Sequence[Record]) -> dict[str, list[Record]]:
+def requirable(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records of every test that measured something that can be required."""
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        if record.criterion in QUANTITIES:
-            found.setdefault(record.test, []).append(record)
-    return found
+    return by_test(record for record in records if record.criterion in QUANTITIES)
 
 
 def differences(test: str, old: Sequence[Record], new: Sequence[Record]) -> Iterator[Refused]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.comparison import LEVEL, by_figure, by_test, differences, hosts_of, verdicts
+from pytest_clusterqual.judge.comparison import LEVEL, by_figure, differences, hosts_of, requirable
 from pytest_clusterqual.model.comparison import ChangePoint, History, Refused, Trend, Trends
-from pytest_clusterqual.model.record import Interval, Judgement, Record
+from pytest_clusterqual.model.record import Interval, Judgement, Record, Verdict, verdicts
 from pytest_clusterqual.model.requirement import small_is_good
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def trends(runs: Sequence[Sequence[Record]]) -> Trends:
         MeasurementError: they have no figure in common.
     """
     ordered = sorted(runs, key=_started)
-    tests = [by_test(records) for records in ordered]
+    tests = [requirable(records) for records in ordered]
     refused = [each for later in tests[1:] for each in _refused(tests[0], later)]
     others = {each.test for each in refused}
     found = [trend for test in tests[0] if test not in others for trend in _of_test(test, tests)]
@@ -62,7 +62,7 @@ def trends(runs: Sequence[Sequence[Record]]) -> Trends:
         runs=tuple(names),
         started=tuple(map(_started, ordered)),
         trends=tuple(sorted(judged, key=lambda each: (_ORDER[each.change], -bool(each.points or each.drift)))),
-        histories=tuple(_histories(ordered, judged, others)),
+        histories=tuple(_histories(ordered, told, judged, others)),
         refused=tuple(refused),
         gone=tuple(test for test in told[0] if test not in told[-1]),
         come=tuple(dict.fromkeys(test for each in told[1:] for test in each if test not in told[0])),
@@ -215,8 +215,9 @@ def _apart(logs: Floats, edges: Sequence[int], one: tuple[int, int], other: tupl
     return rise, float(stdtrit(freedom, 1 - LEVEL / 2)) * noise
 
 
-def _histories(runs: Sequence[Sequence[Record]], judged: Sequence[Trend], others: set[str]) -> Iterator[History]:
-    told = [verdicts(records) for records in runs]
+def _histories(
+    runs: Sequence[Sequence[Record]], told: Sequence[Mapping[str, Verdict]], judged: Sequence[Trend], others: set[str]
+) -> Iterator[History]:
     for test in dict.fromkeys(test for run in told for test in run):
         each = tuple(run.get(test) for run in told)
         if test in others or len({verdict for verdict in each if verdict}) < 2:

@@ -157,6 +157,11 @@ def verdict_of(group: Iterable[Record]) -> Verdict:
     return worst([record.judgement.verdict for record in group])
 
 
+def verdicts(records: Iterable[Record]) -> dict[str, Verdict]:
+    """Test -> its verdict."""
+    return {test: verdict_of(group) for test, group in by_test(records).items()}
+
+
 def accepted(group: Sequence[Record]) -> bool:
     """True of a test that failed as its project file accepts by name; what did not run is never accepted."""
     return bool(group[0].exception) and verdict_of(group) in (Verdict.FAIL, Verdict.UNDECIDED)

@@ -14,8 +14,8 @@ from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.terminal import printed
 
-_STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
-_MOST_ALIKE = 10  # rows of figures without a difference; the others are counted
+STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
+MOST_ALIKE = 10  # rows of figures without a difference; the others are counted
 _MOST_LOADED = 3  # tests that are named
 _NONE = "-"
 _WHY = {
@@ -35,14 +35,14 @@ def comparison_report(found: RunsCompared, *, width: int, color: bool = False) -
     for heading in ("case", "quantity", "old", "new", "new / old", "change"):
         table.add_column(heading, overflow="fold", justify="right" if heading in ("old", "new") else "left")
     alike = [each for each in found.figures if each.change == "alike"]
-    shown = [each for each in found.figures if each.change != "alike"] + alike[:_MOST_ALIKE]
+    shown = [each for each in found.figures if each.change != "alike"] + alike[:MOST_ALIKE]
     for each in shown:
         cells = (text.case_of(each.test), f"{each.quantity} {each.label}".strip(), *_numbers(each))
         change = f"{each.change}{_under_load(each, found)}"
-        table.add_row(*(Text(text.visible(cell)) for cell in cells), Text(change, style=_STYLES[each.change]))
+        table.add_row(*(Text(text.visible(cell)) for cell in cells), Text(change, style=STYLES[each.change]))
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
-    for label, sentence in _lines(found, hidden=max(len(alike) - _MOST_ALIKE, 0)):
+    for label, sentence in _lines(found, hidden=max(len(alike) - MOST_ALIKE, 0)):
         lines.add_row(Text(label), Text(text.visible(sentence)))
     return printed([f"{text.visible(found.old)} -> {text.visible(found.new)}", "", table, "", lines], width, color)
 

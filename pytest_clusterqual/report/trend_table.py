@@ -11,16 +11,14 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.comparison import Trend, Trends
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.comparison_table import named
+from pytest_clusterqual.report.comparison_table import MOST_ALIKE, STYLES, named
 from pytest_clusterqual.report.terminal import printed
 
-_STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
 _WHY = {
     True: "with a figure that changed on the way",
     False: "flaky: none of its figures changed",
     None: "why cannot be told: figures of too few runs, or other hosts",
 }
-_MOST_ALIKE = 10  # rows of figures without a change; the others are counted
 
 
 def trend_report(found: Trends, *, width: int, color: bool = False) -> str:
@@ -32,17 +30,17 @@ def trend_report(found: Trends, *, width: int, color: bool = False) -> str:
     for heading in ("case", "quantity", "first", "last", "lowest - highest", "trend"):
         table.add_column(heading, overflow="fold", justify="right" if heading in ("first", "last") else "left")
     still = [each for each in found.trends if not moved(each)]
-    for each in [each for each in found.trends if moved(each)] + still[:_MOST_ALIKE]:
+    for each in [each for each in found.trends if moved(each)] + still[:MOST_ALIKE]:
         values = [units.show(value, each.unit) for value in (each.values[0], each.values[-1])]
         table.add_row(
             text.visible(text.case_of(each.test)), text.visible(f"{each.quantity} {each.label}".strip()), *values,
             f"{units.show(min(each.values), each.unit)} - {units.show(max(each.values), each.unit)}",
             Text(text.visible(f"{outcome(each)}: {said(each)}" if moved(each) else each.change),
-                 style=_STYLES[each.change]),
+                 style=STYLES[each.change]),
         )  # fmt: skip
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
-    for label, sentence in _lines(found, hidden=max(len(still) - _MOST_ALIKE, 0)):
+    for label, sentence in _lines(found, hidden=max(len(still) - MOST_ALIKE, 0)):
         lines.add_row(Text(label), Text(text.visible(sentence)))
     heading = f"{len(found.runs)} runs, {found.runs[0]} to {found.runs[-1]}"
     return printed([text.visible(heading), "", table, "", lines], width, color)
