@@ -30,7 +30,7 @@ from pytest_clusterqual.options import tolerance
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.replay import Replay
 from pytest_clusterqual.reporting import check_place
-from pytest_clusterqual.runs import RunFolder, default_path
+from pytest_clusterqual.runs import ENVIRONMENT, RunFolder, default_path, read_environment
 
 _FILE = "clusterqual.yaml"
 # What must be the same if a run is to go on, beside its baseline.
@@ -82,7 +82,7 @@ def read_asked(config: pytest.Config) -> Asked:
     named = plugin.option(config, "--qual-resume")
     if named and plugin.option(config, "--qual-run-dir"):
         raise RunFolderError("--qual-resume goes on in its own folder; leave out --qual-run-dir")
-    resumed = RunFolder.open(Path(config.invocation_params.dir) / named) if named else None
+    resumed = _resumed(Path(config.invocation_params.dir) / named) if named else None
     if resumed is not None:  # it says itself how large it is
         nodes = nodes or resumed.environment.get("nodes")
         nproc_per_node = nproc_per_node or resumed.environment.get("nproc_per_node")
@@ -198,7 +198,9 @@ def open_folder(config: pytest.Config, asked: Asked, *, simulated: bool) -> RunF
         now = {**_environment(config, asked), "simulated": simulated}
         _check_same(asked.resumed, now, asked.project.baseline)
         config.add_cleanup(write_alone(asked.resumed.path))
-        folder = _resume(asked.resumed)
+        asked.resumed.merge()  # a killed controller leaves the parts of its workers
+        folder = RunFolder.open(asked.resumed.path)
+        folder.begin_attempt()
     else:
         path = base / named if named else default_path(base / "clusterqual-runs", datetime.now(timezone.utc))
         folder = RunFolder.create(path, run=path.name, environment=_environment(config, asked), simulated=simulated)
@@ -241,15 +243,13 @@ def other_machine(folder: RunFolder, conditions: Conditions | None) -> str:
     return _cannot_go_on(folder, " and ".join(others)) if others else ""
 
 
+def _resumed(path: Path) -> RunFolder:
+    """What the run that goes on was asked: its lines are read once the folder is this session's, and by no worker."""
+    return RunFolder(path, read_environment(path / ENVIRONMENT))
+
+
 def _cannot_go_on(folder: RunFolder, why: str) -> str:
     return f"{folder.path}: cannot go on: {why}; start a new run without --qual-resume"
-
-
-def _resume(folder: RunFolder) -> RunFolder:
-    folder.merge()  # a killed controller leaves the parts of its workers
-    folder = RunFolder.open(folder.path)  # which are not where they were
-    folder.begin_attempt()
-    return folder
 
 
 def _environment(config: pytest.Config, asked: Asked) -> dict[str, Any]:

@@ -56,10 +56,7 @@ class Ending:
             )
             self._plots = len(drawn)
             self._write_page(folder, drawn)
-        if exitstatus or self._problem:
-            return exitstatus or 1
-        # Of a criterion without a section in the file nobody asked anything.
-        return exit_code(folder.tests, folder.records()) if folder.tests or folder.records() else 0
+        return exitstatus or (1 if self._problem else exit_code(folder.tests, folder.records()))
 
     def _write_page(self, folder: RunFolder, drawn: Sequence[plots.Plot]) -> None:
         path = self._asked.report or folder.path / PAGE

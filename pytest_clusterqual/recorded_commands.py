@@ -269,4 +269,7 @@ def show(
     tests = folder.tests if tests is None else tests
     for why in [] if numbers_do else unanswered(tests, records):
         print(why)
+    if not (tests or records):
+        print("nothing was asked of this run, and nothing was recorded")
+        return 1
     return exit_code(tests, records, numbers_do=numbers_do)

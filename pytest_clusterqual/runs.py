@@ -60,7 +60,7 @@ class Selected:
 
 
 class RunFolder:
-    """What one run measured and concluded. Made by `create` or `open`."""
+    """What one run measured and concluded. Made by `create` or `open`; else it knows only what it was asked."""
 
     def __init__(self, path: Path, environment: dict[str, Any], part: str = "") -> None:
         self.path = path
@@ -110,7 +110,7 @@ class RunFolder:
             RunFolderError: not a run folder, another schema, or a malformed line (``file:line``).
         """
         path = Path(path)
-        folder = cls(path, _read_environment(path / ENVIRONMENT), part)
+        folder = cls(path, read_environment(path / ENVIRONMENT), part)
         main = path / MEASUREMENT_LINES
         folder._stored = samples.find(main, folder._parts(MEASUREMENT_LINES), folder._note_torn)
         folder._records = list(_records(folder._record_lines(folder._note_torn)))
@@ -378,7 +378,7 @@ def _claim(path: Path) -> None:
             raise RunFolderError(f"{path}: already holds a run; {_ELSEWHERE}, or move this one away") from None
 
 
-def _read_environment(path: Path) -> dict[str, Any]:
+def read_environment(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -128,3 +128,11 @@ def test_what_is_no_seal_is_told(run: Path, capsys: pytest.CaptureFixture[str]) 
     Path("run.clusterqual.zip").touch()
     assert main(["seal", "run"]) == 4
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_run_of_nothing_is_not_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "run")
+    for name in ("records.jsonl", "measurements.jsonl"):
+        (folder.path / name).write_text("")
+    assert main(["report", str(folder.path)]) == 1
+    assert "nothing was asked of this run" in capsys.readouterr().out

@@ -153,3 +153,13 @@ def test_a_number_from_the_environment_that_is_none_is_told(
     config: Any = Options(site)
     with pytest.raises(ClusterQualError, match=rf"--nodes: got '{value}' from the environment, want a positive whole"):
         read_asked(config)
+
+
+def test_its_lines_are_read_once_the_folder_is_this_sessions_and_not_at_collection(site: Path) -> None:
+    (site / "run" / "records.jsonl").write_text("no record\n")
+    config: Any = Options(site, nodes=2, qual_resume="run")
+    asked = read_asked(config)
+    assert asked.resumed is not None and asked.resumed.environment["device"] == "cpu"
+    with pytest.raises(RunFolderError, match=r"records.jsonl:1"):
+        open_folder(config, asked, simulated=True)
+    config.end()
