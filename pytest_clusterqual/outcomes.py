@@ -11,10 +11,9 @@ from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.judge.gates import Outcome
 from pytest_clusterqual.model.measurement import CRITERIA
 from pytest_clusterqual.model.project import Project
-from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, accepted, by_test, verdict_of
+from pytest_clusterqual.model.record import GOOD, Finding, Judgement, Record, Verdict, accepted, by_test, verdict_of
 from pytest_clusterqual.runs import RunFolder, Selected
 
-_WELL = (Verdict.PASS, Verdict.MEASURED)
 _CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR)
 _NAMED = 3  # tests that a sentence lists
 
@@ -117,7 +116,7 @@ def unwell(records: Sequence[Record]) -> dict[str, Verdict]:
     return {
         test: verdict_of(group)
         for test, group in by_test(records).items()
-        if verdict_of(group) not in _WELL and not accepted(group)
+        if verdict_of(group) not in GOOD and not accepted(group)
     }
 
 

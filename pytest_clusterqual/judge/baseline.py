@@ -10,12 +10,11 @@ from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.baseline import Baseline, BaselineTest
 from pytest_clusterqual.model.conditions import Conditions
-from pytest_clusterqual.model.record import Record, Verdict, by_test
+from pytest_clusterqual.model.record import GOOD, Record, by_test
 from pytest_clusterqual.model.requirement import QUANTITIES, Op, Requirement, small_is_good
 
 _SIZES = 0.005  # labels tell a message size with three digits
 _SAME = 1e-6  # of a bound: what is lost by writing it down
-_GOOD = (Verdict.PASS, Verdict.MEASURED)
 _NOTHING = "{} is no baseline: it has no figure that could be required"
 
 
@@ -74,7 +73,7 @@ def _lasting(conditions: Conditions | None) -> Conditions:
 
 
 def _check(records: Sequence[Record], run: str) -> None:
-    bad = [record for record in records if record.judgement.verdict not in _GOOD and record.criterion != "decision"]
+    bad = [record for record in records if record.judgement.verdict not in GOOD and record.criterion != "decision"]
     if bad:
         first = bad[0]
         raise MeasurementError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_clusterqual.model.record import SEVERITY, Verdict
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Verdict
 
 KEEP_GOING = "--qual-keep-going"
 
@@ -61,7 +61,7 @@ def _same_layout(one: Mapping[str, object], other: Mapping[str, object]) -> bool
 def _obstacle(criterion: str, relevant: Sequence[Outcome]) -> str | None:
     if not relevant:
         return f"{criterion} was asked for and has no record: see why it was skipped, or use {KEEP_GOING}"
-    culprits = [o for o in relevant if o.verdict not in (Verdict.PASS, Verdict.MEASURED)]
+    culprits = [o for o in relevant if o.verdict not in GOOD]
     if culprits:
         culprit = max(culprits, key=lambda o: SEVERITY.index(o.verdict))
         more = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""

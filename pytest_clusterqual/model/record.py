@@ -36,6 +36,7 @@ SEVERITY = (
     Verdict.FAIL,
     Verdict.ERROR,
 )
+GOOD = (Verdict.PASS, Verdict.MEASURED)  # those that stand in nobody's way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

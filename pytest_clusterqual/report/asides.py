@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_clusterqual.model.record import Record, Verdict, accepted, by_test, verdict_of
+from pytest_clusterqual.model.record import GOOD, Record, Verdict, accepted, by_test, verdict_of
 from pytest_clusterqual.report import text
 
 _FAILED = (Verdict.FAIL, Verdict.UNDECIDED)
-_WELL = (Verdict.PASS, Verdict.MEASURED)
 _MOST = 3  # tests of a kind
 
 
@@ -48,7 +47,7 @@ def attempts_of(group: Sequence[Record]) -> str:
 
 def _well(group: Sequence[Record]) -> bool:
     """Every time; told after the others."""
-    return all(each in _WELL for each in (*group[0].earlier, verdict_of(group)))
+    return all(each in GOOD for each in (*group[0].earlier, verdict_of(group)))
 
 
 def gates_not_run(records: Sequence[Record]) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,7 @@ from pytest_clusterqual.report.terminal import printed
 
 STYLES = {"worse": "red", "better": "green", "alike": "", "open": "yellow"}
 MOST_ALIKE = 10  # rows of figures without a difference; the others are counted
-_MOST_LOADED = 3  # tests that are named
+_MOST_NAMED = 3  # tests of a kind
 _NONE = "-"
 _WHY = {
     True: "with a figure that changed by more than chance",
@@ -53,6 +53,12 @@ def named(test: str) -> str:
     return case if case == text.visible(function) else f"{text.visible(function.removeprefix('test_'))} {case}"
 
 
+def some_of(tests: Sequence[str]) -> str:
+    """The first of them by name, and how many more there are."""
+    more = f" and {len(tests) - _MOST_NAMED} more" if len(tests) > _MOST_NAMED else ""
+    return ", ".join(map(named, tests[:_MOST_NAMED])) + more
+
+
 def _under_load(each: Compared, found: RunsCompared) -> str:
     """Beside what changed as load changes it: slower in the new run, or slower in the old one."""
     loads = next(((those.old, those.new) for those in found.loaded if those.test == each.test), (None, None))
@@ -65,10 +71,10 @@ def _busy(load: Load) -> str:
 
 
 def _load_lines(found: RunsCompared) -> Iterator[str]:
-    for those in found.loaded[:_MOST_LOADED]:
+    for those in found.loaded[:_MOST_NAMED]:
         told = [f"{when} {_busy(load)}" for when, load in (("then", those.old), ("now", those.new)) if load]
         yield f"{named(those.test)}: {', '.join(told)}; its timings may say more about that than about the machine"
-    if (more := len(found.loaded) - _MOST_LOADED) > 0:
+    if (more := len(found.loaded) - _MOST_NAMED) > 0:
         yield f"and {more} more {'test' if more == 1 else 'tests'}"
 
 
@@ -99,5 +105,4 @@ def _lines(found: RunsCompared, *, hidden: int) -> Iterator[tuple[str, str]]:
         yield "refused", f"{each.test}: {each.what} was {each.old}, now {each.new}: not the same thing"
     for name, tests in (("old", found.only_old), ("new", found.only_new)):
         if tests:
-            more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
-            yield f"only {name}", ", ".join(map(named, tests[:3])) + more
+            yield f"only {name}", some_of(tests)

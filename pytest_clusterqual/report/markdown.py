@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_clusterqual.model.decision import Decision
-from pytest_clusterqual.model.record import SEVERITY, Record, Verdict, accepted, worst
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Record, Verdict, accepted, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.asides import asides, exception_of, gates_not_run
 from pytest_clusterqual.report.digest import findings
@@ -19,7 +19,6 @@ _BAD, _GOOD = 200, 40
 _LONGEST = 500  # characters of one text
 _FINDINGS = 5
 _HTML = {character: html.escape(character) for character in "<>&"}
-_WELL = (Verdict.PASS, Verdict.MEASURED)
 
 
 def markdown(
@@ -50,7 +49,7 @@ def _lines(
     yield "| test | criterion | verdict | decided by |"
     yield "| --- | --- | --- | --- |"
     ordered = sorted(tests, key=lambda test: -SEVERITY.index(verdicts[test]))
-    bad, good = ([test for test in ordered if (verdicts[test] in _WELL) is well] for well in (False, True))
+    bad, good = ([test for test in ordered if (verdicts[test] in GOOD) is well] for well in (False, True))
     for group, most, what in ((bad, _BAD, "that did not pass"), (good, _GOOD, "that passed")):
         yield from (_row(test, tests[test], verdicts[test]) for test in group[:most])
         if len(group) > most:
@@ -78,7 +77,7 @@ def _overall(tests: Mapping[str, Sequence[Record]], verdicts: Mapping[str, Verdi
 def _row(test: str, group: Sequence[Record], verdict: Verdict) -> str:
     decided = min((record.judgement for record in group if record.judgement.verdict is verdict), key=distance)
     number = f"{text.quantity_of(decided)} {text.value_of(decided)} {text.bound_of(decided)}".strip()
-    said = _cell(decided.reason) if verdict not in _WELL else _cell(number)
+    said = _cell(decided.reason) if verdict not in GOOD else _cell(number)
     because = "; ".join(filter(None, (_cell(exception_of(group)), said)))
     return f"| `{_code(test)}` | {group[0].criterion} | {verdict} | {because} |"
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.record import SEVERITY, Judgement, Record, Verdict
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Judgement, Record, Verdict
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.ladder_block import ladder_block, ladder_tests
 
@@ -66,7 +66,7 @@ def severity(judgement: Judgement) -> tuple[int, float]:
 def distance(judgement: Judgement) -> float:
     """The margin; a failure without one (a wrong result) is worse than any, a PASS better than any."""
     if judgement.margin is None or math.isnan(judgement.margin):
-        return math.inf if judgement.verdict in (Verdict.PASS, Verdict.MEASURED) else -math.inf
+        return math.inf if judgement.verdict in GOOD else -math.inf
     return judgement.margin
 
 
@@ -115,7 +115,7 @@ def _row(group: Sequence[Record]) -> _Row:
         whole = next((record for record in group if record.judgement.quantity == "first_fit"), group[0])
         return _Row(record=whole, rungs=tuple(group))
     spokesman = min(group, key=lambda record: severity(record.judgement))
-    if spokesman.judgement.margin is None and spokesman.judgement.verdict in (Verdict.MEASURED, Verdict.PASS):
+    if spokesman.judgement.margin is None and spokesman.judgement.verdict in GOOD:
         alike = [record for record in group if record.judgement.verdict is spokesman.judgement.verdict]
         known = [record for record in alike if record.judgement.value is not None]
         rates = [record for record in known if record.judgement.unit == units.RATE and record.judgement.label]

@@ -12,7 +12,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
-from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import GOOD, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.asides import asides
 from pytest_clusterqual.report.digest import because, by_criterion, conditions_of, findings, heavy_loads, states
@@ -61,7 +61,7 @@ def failure_message(judgements: Sequence[Judgement], conditions: Conditions | No
     Judgements without a requirement share one line at the end of theirs; a PASS has none.
     """
     order = sorted(judgements, key=severity)
-    lines = [_reason_line(j) for j in order if j.verdict not in (Verdict.PASS, Verdict.MEASURED)]
+    lines = [_reason_line(j) for j in order if j.verdict not in GOOD]
     measured = [j for j in judgements if j.verdict is Verdict.MEASURED]
     # Of a ladder the table shows all rungs.
     measured = [j for j in measured if j.quantity == "first_fit"] or measured

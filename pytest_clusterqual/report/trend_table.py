@@ -11,7 +11,7 @@ from rich.text import Text
 from pytest_clusterqual import units
 from pytest_clusterqual.model.comparison import Trend, Trends
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.comparison_table import MOST_ALIKE, STYLES, named
+from pytest_clusterqual.report.comparison_table import MOST_ALIKE, STYLES, named, some_of
 from pytest_clusterqual.report.terminal import printed
 
 _WHY = {
@@ -84,7 +84,6 @@ def _lines(found: Trends, *, hidden: int) -> Iterator[tuple[str, str]]:
         yield "turned", f"{named(history.test)}: {verdicts}; {_WHY[history.explained]}"
     for label, tests in (("gone", found.gone), ("come", found.come)):
         if tests:
-            more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
-            yield label, ", ".join(map(named, tests[:3])) + more
+            yield label, some_of(tests)
     for refused in found.refused:
         yield "refused", f"{refused.test}: {refused.what} was {refused.old}, then {refused.new}: not the same thing"
