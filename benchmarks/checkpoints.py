@@ -23,7 +23,7 @@ from pytest_clusterqual import units
 from pytest_clusterqual.judge.statistics import ratio_interval
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.workload import ModelShape, Optimizer, Workload
-from pytest_clusterqual.world import Job, World
+from pytest_clusterqual.session.world import Job, World
 
 CLOSE, SMALL = 0.05, 1e-3
 MODES = ("sync", "async", "async-process")

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from pytest_clusterqual import units
-from pytest_clusterqual.estimating import PROGRAM, estimates
+from pytest_clusterqual.commands.estimating import PROGRAM, estimates
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.estimate import Estimate
 from pytest_clusterqual.model.memory import RankMemory, Rung
@@ -125,7 +125,7 @@ def _estimated(cases: Sequence[Case]) -> dict[str, Estimate]:
 
 def _measured(ranks: Any, each: Case) -> list[RankMemory]:
     """All ranks, in fresh processes."""
-    from pytest_clusterqual.world import Job
+    from pytest_clusterqual.session.world import Job
 
     ranks.fresh()
     ranks.ready()

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_clusterqual.judge.statistics import ratio_interval, slowest
 from pytest_clusterqual.model.busbw import busbw_factor
-from pytest_clusterqual.world import Job
+from pytest_clusterqual.session.world import Job
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)

@@ -52,7 +52,7 @@ def cost() -> None:
 
 def world(nodes: int, nproc: int):  # type: ignore[no-untyped-def]  # a script
     from pytest_clusterqual.launch.local import LocalLauncher
-    from pytest_clusterqual.world import World
+    from pytest_clusterqual.session.world import World
 
     launcher = LocalLauncher(oversubscribe=True)
     return World(
@@ -63,7 +63,7 @@ def world(nodes: int, nproc: int):  # type: ignore[no-untyped-def]  # a script
 
 def dispatch() -> None:
     """An empty job to 4 warm ranks and back."""
-    from pytest_clusterqual.world import Job
+    from pytest_clusterqual.session.world import Job
 
     began = time.perf_counter()
     ranks = world(2, 2)

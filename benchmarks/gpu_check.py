@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_clusterqual import full_run_measuring, measuring, rung_measuring
-from pytest_clusterqual.criteria import judge
 from pytest_clusterqual.launch.local import LocalLauncher
+from pytest_clusterqual.measure import full_run, rungs, training
+from pytest_clusterqual.measure.criteria import judge
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,18 +32,18 @@ def paths(project: Project, session: Session, *, full: bool) -> list[tuple[str, 
     ]
     if full:
         found.append(("survey, telemetry and rank map", lambda: devices(session)))
-        found.append((f"memory ladder, {precision}", lambda: rung_measuring.memory_ladder(session)))
+        found.append((f"memory ladder, {precision}", lambda: rungs.memory_ladder(session)))
         found.append((f"memory ladder of a device without memory, {precision}", lambda: starved(session)))
     for layout in project.layouts:
         name = f"{layout.name}, {precision}"
         found += [
-            (f"memory of {name}", partial(measuring.memory, session, layout)),
-            (f"fixed work of {name}", partial(measuring.scaling, session, layout, (1,), repeats=1)),
+            (f"memory of {name}", partial(training.memory, session, layout)),
+            (f"fixed work of {name}", partial(training.scaling, session, layout, (1,), repeats=1)),
         ]
     if full:
         plan = project.full_run
         (saving,), (failure,) = plan.checkpoints, plan.failures
-        run = partial(full_run_measuring.full_run, session, project.layouts[0], saving, failure, nodes=1)
+        run = partial(full_run.full_run, session, project.layouts[0], saving, failure, nodes=1)
         found.append((f"full run with {saving.mode} checkpoints, {precision}", run))
     return found
 
@@ -70,7 +70,7 @@ def starved(session: Session) -> dict[str, str]:
     project = session.project
     session.project = replace(project, memory=MemoryPlan(device_memory=1))
     try:
-        climbed = rung_measuring.memory_ladder(session)
+        climbed = rungs.memory_ladder(session)
     finally:
         session.project = project
     told = {result.rung.name: result.out_of_memory for result in climbed.rungs}

@@ -24,7 +24,7 @@ from fabric_made import cluster  # noqa: E402  # the path is set above
 from full_run_made import KILLED, Rank  # noqa: E402
 from simulated_cluster import Cause, Cluster  # noqa: E402
 
-from pytest_clusterqual.judging import judge_again, own_project  # noqa: E402
+from pytest_clusterqual.folder.runs import MEASUREMENT_LINES, RECORD_LINES, RunFolder  # noqa: E402
 from pytest_clusterqual.model.busbw import busbw_factor  # noqa: E402
 from pytest_clusterqual.model.conditions import Conditions  # noqa: E402
 from pytest_clusterqual.model.fabric import (  # noqa: E402
@@ -41,7 +41,7 @@ from pytest_clusterqual.model.measurement import Measurement, NodesMeasurement  
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory  # noqa: E402
 from pytest_clusterqual.model.telemetry import NodeTelemetry, Range  # noqa: E402
 from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun  # noqa: E402
-from pytest_clusterqual.runs import MEASUREMENT_LINES, RECORD_LINES, RunFolder  # noqa: E402
+from pytest_clusterqual.recorded.judging import judge_again, own_project  # noqa: E402
 
 PROJECT = """version: 1
 project: simulated

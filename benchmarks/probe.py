@@ -22,9 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from pytest_clusterqual.commands.probe_import import import_probe
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.probe_import import import_probe
 
 LIMIT = 20e-6  # seconds a step
 

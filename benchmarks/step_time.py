@@ -22,7 +22,7 @@ from figures import world
 from pytest_clusterqual.judge.statistics import ratio_interval
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.workload import ModelShape, Optimizer, Workload
-from pytest_clusterqual.world import Job, World
+from pytest_clusterqual.session.world import Job, World
 
 CLOSE, CHEAP = 0.01, 0.005
 SHAPE = ModelShape(layers=4, hidden=128, heads=4, kv_heads=2, ffn=256, vocab=256)

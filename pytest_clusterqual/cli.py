@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual import __version__, recorded_commands
+from pytest_clusterqual import __version__
+from pytest_clusterqual.commands import recorded
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.options import PROJECT_FILES, add_option, width
+from pytest_clusterqual.run.options import PROJECT_FILES, add_option, width
 
 if TYPE_CHECKING:
-    from pytest_clusterqual.hosts import Answers
     from pytest_clusterqual.model.project import LauncherOptions
+    from pytest_clusterqual.run.hosts import Answers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("folder", type=Path, metavar="DIR", help="the folder that CLUSTERQUAL_PROBE named")
     probe.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     probe.set_defaults(function=_import_probe)
-    recorded_commands.add_to(commands)
+    recorded.add_to(commands)
     completion = commands.add_parser("completion", help="what makes a shell complete this command: source its output")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     completion.set_defaults(function=_completion)
@@ -164,7 +165,7 @@ def _seconds(text: str) -> float:
 
 def _launcher(arguments: argparse.Namespace, options: LauncherOptions) -> LauncherOptions:
     """The launcher that the options name, or usage and exit code 2."""
-    from pytest_clusterqual.hosts import launcher_options, to_ask
+    from pytest_clusterqual.run.hosts import launcher_options, to_ask
 
     try:
         chosen = launcher_options(options, kind=arguments.qual_launcher, hosts=arguments.qual_hosts)
@@ -175,7 +176,7 @@ def _launcher(arguments: argparse.Namespace, options: LauncherOptions) -> Launch
 
 
 def _ask(arguments: argparse.Namespace, options: LauncherOptions) -> Answers:
-    from pytest_clusterqual.hosts import ask
+    from pytest_clusterqual.run.hosts import ask
 
     timeout = arguments.timeout or options.survey_timeout
     tell = functools.cache(lambda text: print(text, file=sys.stderr))  # a scheduler says the same again and again
@@ -201,8 +202,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.commands.planning import parts
     from pytest_clusterqual.model.codec import to_json
-    from pytest_clusterqual.planning import parts
     from pytest_clusterqual.read.project import load_project
 
     file = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), PROJECT_FILES[0])
@@ -221,11 +222,11 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     """What the file cannot tell goes to standard error: hosts of which it knows nothing."""
-    from pytest_clusterqual.hosts import in_short
-    from pytest_clusterqual.init import check_free, suite, write
+    from pytest_clusterqual.commands.init import check_free, suite, write
     from pytest_clusterqual.judge.nodes.properties import with_fabric_nics
     from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.report.project_file import project_file
+    from pytest_clusterqual.run.hosts import in_short
 
     folder, files = arguments.folder / "qualification", {"clusterqual.yaml": "", **suite()}
     check_free(folder, files)
@@ -248,25 +249,25 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     """Without a project file nothing is required, so figures alone are no failure."""
-    from pytest_clusterqual.imports import import_nccl_tests
+    from pytest_clusterqual.commands.imports import import_nccl_tests
 
     config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
     folder = import_nccl_tests(
         arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
         nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
     )  # fmt: skip
-    return recorded_commands.show(folder, folder.records(), numbers_do=not config)
+    return recorded.show(folder, folder.records(), numbers_do=not config)
 
 
 def _import_trace(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.trace_import import import_traces
+    from pytest_clusterqual.commands.trace_import import import_traces
 
     print(import_traces(arguments.files, as_json=arguments.json, width=width(120), color=sys.stdout.isatty()))
     return 0
 
 
 def _import_log(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.log_import import import_logs
+    from pytest_clusterqual.commands.log_import import import_logs
 
     print(import_logs(
         arguments.files, pattern=arguments.pattern, tokens_per_step=arguments.tokens_per_step,
@@ -276,8 +277,8 @@ def _import_log(arguments: argparse.Namespace) -> int:
 
 
 def _import_points(arguments: argparse.Namespace) -> int:
+    from pytest_clusterqual.commands.points_import import as_text, import_points
     from pytest_clusterqual.model.record import Verdict, worst
-    from pytest_clusterqual.points_import import as_text, import_points
 
     config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
     judged = import_points(arguments.file, config=config, same=arguments.same)
@@ -287,7 +288,7 @@ def _import_points(arguments: argparse.Namespace) -> int:
 
 
 def _import_probe(arguments: argparse.Namespace) -> int:
-    from pytest_clusterqual.probe_import import as_text, import_probe
+    from pytest_clusterqual.commands.probe_import import as_text, import_probe
 
     ledger = import_probe(arguments.folder)
     print(as_text(ledger, as_json=arguments.json, width=width(100), color=sys.stdout.isatty()))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_clusterqual.model.topology import RankMap, Topology
     from pytest_clusterqual.model.workload import Workload
     from pytest_clusterqual.qualify import Qualify
-    from pytest_clusterqual.world import RankResult
+    from pytest_clusterqual.session.world import RankResult
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ class Cluster:
                 function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh, arrangement=self._arrangement
             )
         except ClusterQualError as error:
-            from pytest_clusterqual.run import remember_error
+            from pytest_clusterqual.run.qualification import remember_error
 
             remember_error(self._item, error)
             raise error.with_traceback(None) from None  # the message tells all; how jobs are sent does not help
@@ -186,7 +186,7 @@ class _remembering:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, ClusterQualError):
-            from pytest_clusterqual.run import remember_error
+            from pytest_clusterqual.run.qualification import remember_error
 
             remember_error(self._item, error)
             raise pytest.fail.Exception(str(error), pytrace=False) from None  # told once, not with what led to it

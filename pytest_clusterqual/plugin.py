@@ -1,7 +1,7 @@
 """pytest hooks: gather, call, hand on. Loads in every pytest run, so it imports nothing heavy.
 
-Everything a qualification run needs is made by `pytest_clusterqual.run`, which is imported when
-the first qualification test is collected; in a controller of xdist, by `pytest_clusterqual.side_by_side`.
+Everything a qualification run needs is made by `pytest_clusterqual.run.qualification`, which is imported when
+the first qualification test is collected; in a controller of xdist, by `pytest_clusterqual.run.side_by_side`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_clusterqual.run import Qualification
+    from pytest_clusterqual.run.qualification import Qualification
 
 pytest_plugins = ("pytest_clusterqual.fixtures",)
 
@@ -84,7 +84,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not distributes(config) or not _is_asked_for(config):
         return
     from pytest_clusterqual.errors import ClusterQualError
-    from pytest_clusterqual.side_by_side import Controller
+    from pytest_clusterqual.run.side_by_side import Controller
 
     try:
         config.pluginmanager.register(Controller(config))
@@ -120,7 +120,7 @@ def qualification_of(config: pytest.Config) -> Qualification:
         ClusterQualError: the project file or the options do not allow a run.
     """
     if _key not in config.stash:
-        from pytest_clusterqual.run import Qualification
+        from pytest_clusterqual.run.qualification import Qualification
 
         config.stash[_key] = Qualification(config)
     return config.stash[_key]

@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_clusterqual import criteria
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.judge.judgement import Case as Figure
 from pytest_clusterqual.judge.judgement import judge_quantity
 from pytest_clusterqual.judge.statistics import median, median_interval
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.project import DecisionPlan
@@ -21,7 +21,7 @@ from pytest_clusterqual.model.record import Judgement, Record, Verdict, accepted
 from pytest_clusterqual.model.requirement import own_requirement
 from pytest_clusterqual.report import terminal
 from pytest_clusterqual.report.asides import exception_of
-from pytest_clusterqual.run import Qualification, measurement_id
+from pytest_clusterqual.run.qualification import Qualification, measurement_id
 
 
 class Qualify:
@@ -40,7 +40,7 @@ class Qualify:
                 f"qualify(measurement): got {type(measurement).__name__}, want what the fixture `measurement` gives; "
                 "figures of your own are judged by qualify.samples(...)"
             )
-        judgements = criteria.judge(self._qualification.project.of_test(self._item.nodeid), measurement)
+        judgements = judge(self._qualification.project.of_test(self._item.nodeid), measurement)
         records = self._qualification.record(
             self._item, judgements, measurement.conditions, measurement_id(self._item),
             started=measurement.started, seconds=measurement.seconds,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +18,21 @@ from pytest_clusterqual.read.probe import probe_files, probe_lines
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAINERS = {"plain": "torch", "huggingface": "transformers", "lightning": "lightning"}  # example -> what it imports
 STEPS, SAVE_EVERY, TOKENS = 16, 8, 32 * 128
+# In every process of a script: the first one of a rank is killed at the moment it has told of a step. Whoever watched
+# its file from outside might look when the run is over.
+KILL = """\
+import os, signal
+write = os.write
+
+def until_told(file, line):
+    written = write(file, line)
+    if b'"step":{after},"tokens"' in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return written
+
+if (os.environ.get("RANK"), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == ("{rank}", "0"):
+    os.write = until_told
+"""
 
 
 def skip_without_trainer(example: str) -> None:
@@ -28,9 +41,16 @@ def skip_without_trainer(example: str) -> None:
         pytest.skip(f"{TRAINERS[example]} is not installed, want: pip install 'pytest-clusterqual[examples]'")
 
 
-def torchrun(example: str, folder: Path, *, ranks: int, restarts: int = 0) -> subprocess.Popen[bytes]:
-    """Start a script; it finds its checkpoints in `folder`, and its probes write to `folder`/probe."""
+def torchrun(
+    example: str, folder: Path, *, ranks: int, restarts: int = 0, kill: tuple[int, int] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a script; it finds its checkpoints in `folder`, and its probes write to `folder`/probe.
+
+    `kill` is a rank, and the step after which it is killed.
+    """
     folder.mkdir()
+    if kill:
+        (folder / "sitecustomize.py").write_text(KILL.format(rank=kill[0], after=kill[1]))
     words = [
         "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
         str(EXAMPLES / example / "train.py"),
@@ -39,6 +59,7 @@ def torchrun(example: str, folder: Path, *, ranks: int, restarts: int = 0) -> su
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CLUSTERQUAL_", "TORCHELASTIC_"))}
     # What torchrun's restarts need on gloo: without it the second attempt meets the keys of the first.
     environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH")]))
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(
             [sys.executable, *words], cwd=folder, stdout=output, stderr=subprocess.STDOUT,
@@ -77,15 +98,6 @@ def end(process: subprocess.Popen[bytes], folder: Path, within: float = 180) -> 
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert process.returncode == 0, (folder / "output").read_text()
-
-
-def kill_in_step(process: subprocess.Popen[bytes], folder: Path, *, rank: int, after: int) -> None:
-    """SIGKILL a rank as soon as its probe has written step `after`."""
-    file, done = folder / "probe" / f"rank{rank}-attempt0.jsonl", f'"step":{after},"tokens"'
-    while not (file.exists() and done in file.read_text()):
-        assert process.poll() is None, (folder / "output").read_text()
-        time.sleep(0.002)
-    os.kill(json.loads(file.read_text().splitlines()[0])["pid"], signal.SIGKILL)
 
 
 def losses(folder: Path) -> list[dict[int, float]]:

@@ -22,7 +22,7 @@ else:
 
 def until(holds: Callable[[], object]) -> None:
     """Wait until it holds; fail when it takes far too long."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)

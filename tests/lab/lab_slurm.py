@@ -75,7 +75,7 @@ class Slurm:
 
     def _wait(self, question: Sequence[str], *answers: str) -> None:
         """Ask on the login host until one of the answers comes."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             done = self._login.run(question)
             if any(answer in done.stdout for answer in answers):

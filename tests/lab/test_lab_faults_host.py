@@ -26,7 +26,8 @@ MIB = 1 << 20
 
 LISTEN_TO = """
 import socket, sys
-peer = socket.create_connection((sys.argv[1], 5002), timeout=2)
+peer = socket.create_connection((sys.argv[1], 5002), timeout=30)
+peer.settimeout(float(sys.argv[2]))
 print(peer.recv(4).decode(), flush=True)
 try:
     print("ended" if peer.recv(1) == b"" else "data")
@@ -45,13 +46,13 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize(("power_loss", "heard"), [(False, "ended"), (True, "silence")])
-def test_kill_host(healthy: Lab, power_loss: bool, heard: str) -> None:
+@pytest.mark.parametrize(("power_loss", "heard", "patience"), [(False, "ended", 60), (True, "silence", 2)])
+def test_kill_host(healthy: Lab, power_loss: bool, heard: str, patience: float) -> None:
     one, two = healthy.nodes
     pipe = subprocess.PIPE
     with two.popen([sys.executable, "-S", "-c", HOLD], stdout=pipe) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
-        with one.popen([sys.executable, "-S", "-c", LISTEN_TO, "node2"], stdout=pipe) as peer:
+        with one.popen([sys.executable, "-S", "-c", LISTEN_TO, "node2", str(patience)], stdout=pipe) as peer:
             assert peer.stdout is not None and peer.stdout.readline() == "held\n"
             with processes.kill_host(healthy, "node2", power_loss=power_loss):
                 assert peer.stdout.read() == f"{heard}\n"
@@ -95,23 +96,32 @@ def test_a_fault_of_no_process_is_a_mistake(lab: Lab) -> None:
 
 
 def test_pulses(lab: Lab) -> None:
-    def stopped_share(pid: int | None) -> float:
-        seen = [state(pid) for _ in range(100) if time.sleep(0.005) is None]
-        return seen.count("T") / len(seen)
-
     with sleepers(lab["node1"]) as (zero, one):
+        hit, spared = one.inner(), zero.inner()
         with processes.pulses(lab["node1"], processes.environ(RANK=1), on_ms=20, off_ms=20):
-            assert 0.2 < stopped_share(one.inner()) < 0.8
-            assert stopped_share(zero.inner()) == 0
-        until(lambda: state(one.inner()) == "S")
-        assert stopped_share(one.inner()) == 0
+            for wanted in ("T", "S") * 3:
+                until(lambda wanted=wanted: state(hit) == wanted)
+                assert state(spared) == "S"
+        until(lambda: state(hit) == "S")
+        assert {state(pid) for pid in (hit, spared) * 50 if time.sleep(0.002) is None} == {"S"}
 
 
 def test_cpu_quota(lab: Lab) -> None:
-    code = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
-    with processes.cpu_quota(lab["node1"], 0.1):
-        limited = float(python(lab["node1"], code))
-    assert float(python(lab["node1"], code)) > 2 * limited
+    node = lab["node1"]
+    work = "import time\nbegan = time.monotonic()\nwhile time.process_time() < 0.06: pass\n"
+    work += "print(time.monotonic() - began)"
+
+    def throttled() -> int:
+        """How often the kernel has held the host back; what else slows its work down is not in it."""
+        counted = (node.cgroups["cpu"] / "cpu.stat").read_text().split()
+        return int(counted[counted.index("nr_throttled") + 1])
+
+    with processes.cpu_quota(node, 0.1):
+        assert float(python(node, work)) > 0.2
+    before = throttled()
+    assert before >= 10
+    python(node, work)
+    assert throttled() == before
 
 
 def test_memory_limit(lab: Lab) -> None:
@@ -184,8 +194,8 @@ def test_slow_disk(lab: Lab, folder: str) -> None:
     node = lab["node2"]
     with disks.slow_disk(node, folder, 4 * MIB):
         slow = float(write(node, folder))
-    with disks.slow_disk(node, folder, 1024 * MIB):
-        assert slow > 5 * float(write(node, folder))
+    with disks.slow_disk(node, folder, 1024 * MIB):  # other work may hold up one write, and not ten
+        assert any(slow > 5 * float(write(node, folder)) for _ in range(10))
 
 
 # --- settings
@@ -202,20 +212,19 @@ def test_swapped_names(lab: Lab) -> None:
 
 
 def test_clock_behind(lab: Lab) -> None:
-    def behind(name: str) -> float:
+    def behind(name: str) -> list[float]:
+        """By each way to ask; how long asking took makes it less."""
         times = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.time_ns() / 1e9)"
         before = time.time()
         done = lab.login.run(["ssh", name, sys.executable, "-S", "-c", f"'{times}'"], check=True)
-        told = [before - float(text) for text in done.stdout.split()]
-        assert max(told) - min(told) < 1
-        return told[0]
+        return [before - float(text) for text in done.stdout.split()]
 
     with settings.clock_behind(lab["node2"], 100):
-        assert 50 < behind("node2") < 101
-        assert behind("node1") < 1
+        assert all(50 < seconds < 101 for seconds in behind("node2"))
+        assert max(behind("node1")) < 1
         steady = "import time; began = time.monotonic(); time.sleep(0.1); print(time.monotonic() - began)"
         assert float(python(lab["node2"], steady)) >= 0.1
-    assert behind("node2") < 1
+    assert max(behind("node2")) < 1
 
 
 VERSION = "import {0}, importlib.metadata; print({0}.__version__, importlib.metadata.version({0!r}))"

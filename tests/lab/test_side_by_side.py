@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lab_hosts import Lab
 
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.lab(hosts=4)]
 

@@ -14,7 +14,7 @@ from lab_hosts import Lab
 from lab_probes import until
 from lab_site import wait_until
 
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab(hosts=2, slurm=True)]
 

@@ -15,7 +15,7 @@ CRITERIA = {"nodes", "memory", "fabric", "scaling", "full_run", "own"}
 
 @pytest.mark.full
 def test_the_whole_suite_passes_on_two_hosts(lab: Lab) -> None:
-    with nothing_left(lab, seconds=10):
+    with nothing_left(lab, seconds=60):
         suite = run_suite(lab, "whole", "--qual-hosts", lab.hosts_arg)
     assert suite.code == 0, suite.out[-6000:]
     assert suite.verdicts == dict.fromkeys(CRITERIA, "PASS")
@@ -28,7 +28,7 @@ def test_the_whole_suite_passes_on_two_hosts(lab: Lab) -> None:
 @pytest.mark.parametrize("launcher", ["ssh", "mpi"])
 def test_a_part_of_the_suite_passes(launcher: str, lab: Lab) -> None:
     part = "test_nodes or (test_memory and ddp) or (test_fabric and (all_reduce or send_recv))"
-    with nothing_left(lab, seconds=10):
+    with nothing_left(lab, seconds=60):
         suite = run_suite(
             lab, f"part-{launcher}", "--qual-hosts", lab.hosts_arg, "--qual-launcher", launcher, "-k", part
         )

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.lab(hosts=4, pin=True), pytest.mark.full]
 
 
 def test_the_whole_suite_passes_on_four_hosts(lab: Lab) -> None:
-    with nothing_left(lab, seconds=10):
+    with nothing_left(lab, seconds=60):
         suite = run_suite(lab, "four", "--qual-hosts", lab.hosts_arg)
     assert suite.code == 0, suite.out[-6000:]
     assert set(suite.verdicts) == {"nodes", "memory", "fabric", "scaling", "full_run", "own"}

@@ -8,7 +8,7 @@ import pytest
 from processes import make_world
 
 from pytest_clusterqual.launch.local import LocalLauncher
-from pytest_clusterqual.world import World
+from pytest_clusterqual.session.world import World
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_clusterqual.launch.local import LocalLauncher
-from pytest_clusterqual.world import Progress, World
+from pytest_clusterqual.session.world import Progress, World
 
 HERE = str(Path(__file__).parent)
 

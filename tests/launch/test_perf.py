@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 from processes import HERE, ours
 
-from pytest_clusterqual import criteria
-from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.errors import ClusterQualError, JobError, LaunchError, ReadError
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.launch.mpi import MpiLauncher
 from pytest_clusterqual.launch.perf import PROGRAMS, TETHER, commands, program, run, unable
 from pytest_clusterqual.launch.plan import Launcher, NodePlan
 from pytest_clusterqual.launch.slurm import SlurmLauncher
 from pytest_clusterqual.launch.ssh import SshLauncher
+from pytest_clusterqual.measure import criteria
+from pytest_clusterqual.measure.cases import Case, cases
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.session.session import Session
 
 NODES = (NodePlan(name="gpu001", host="gpu001"), NodePlan(name="gpu002", host="gpu002"))
 SIZES = (1 << 20, 1 << 22, 1 << 24)
@@ -168,7 +169,7 @@ def test_six_runs_in_every_node_make_a_measurement(session: Session, tmp_path: P
     assert (at.collective, at.group, at.device_name) == ("all_reduce", "intra_node", "Fake")
     assert [sum(sweep.group == group for sweep in m.sweeps) for group in (0, 1)] == [6, 6]
     assert (tmp_path / "ranks" / m.sweeps[0].source.partition(":")[0]).is_file()
-    judged = {(j.quantity, j.label): j.verdict for j in criteria.judge(session.project, m)}
+    judged = {(j.quantity, j.label): j.verdict for j in judge(session.project, m)}
     assert judged["busbw", "16 MiB"] is Verdict.PASS
     assert judged["wrong_elements", ""] is Verdict.MEASURED
 
@@ -191,7 +192,7 @@ def test_a_run_that_is_none_is_an_error(
 
 def test_wrong_elements_fail(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PERF", "wrong")
-    verdicts = {j.quantity: j.verdict for j in criteria.judge(session.project, measured(session))}
+    verdicts = {j.quantity: j.verdict for j in judge(session.project, measured(session))}
     assert verdicts["wrong_elements"] is Verdict.FAIL
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from processes import HERE, alive, make_world, ours
 
-from pytest_clusterqual import reach
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import JobError, LaunchError
 from pytest_clusterqual.launch.local import LocalLauncher
@@ -24,8 +23,9 @@ from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.rank_map import Seat
 from pytest_clusterqual.model.topology import RankPlace, check_world
 from pytest_clusterqual.model.workload import ModelShape, Optimizer, Workload
-from pytest_clusterqual.reach import Unreached
-from pytest_clusterqual.world import Job, Progress, World
+from pytest_clusterqual.session import reach
+from pytest_clusterqual.session.reach import Unreached
+from pytest_clusterqual.session.world import Job, Progress, World
 
 pytestmark = pytest.mark.slow
 
@@ -207,8 +207,8 @@ def test_a_world_that_is_slow_to_form_asks_its_nodes(world: World, monkeypatch: 
         answers.append(reach.ask(*about))
         return answers[-1]
 
-    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
-    monkeypatch.setattr("pytest_clusterqual.world.ask", ask)
+    monkeypatch.setattr("pytest_clusterqual.session.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.session.world.ask", ask)
     world.fresh()
     assert [place.node for place in world.ready().places] == ["node0", "node1"]
     assert answers == [{"node0": {}, "node1": {}}]
@@ -216,9 +216,9 @@ def test_a_world_that_is_slow_to_form_asks_its_nodes(world: World, monkeypatch: 
 
 def test_its_nodes_are_asked_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[str] = []
-    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.session.world._JOIN_SECONDS", 0.0)
     monkeypatch.setattr(
-        "pytest_clusterqual.world.ask", lambda _channel, _order, name, _nodes: rounds.append(name) or {}
+        "pytest_clusterqual.session.world.ask", lambda _channel, _order, name, _nodes: rounds.append(name) or {}
     )
     world.fresh()
     world.ready()
@@ -228,8 +228,8 @@ def test_its_nodes_are_asked_once(world: World, monkeypatch: pytest.MonkeyPatch)
 def test_nodes_that_cannot_connect_are_named_and_their_ranks_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
-    monkeypatch.setattr("pytest_clusterqual.world.ask", lambda *about: BLOCKED)
+    monkeypatch.setattr("pytest_clusterqual.session.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.session.world.ask", lambda *about: BLOCKED)
     world.fresh()
     marker = f"CLUSTERQUAL_LAUNCH={world._wire.plan.launch}"
     before = len(ours(marker))
@@ -247,8 +247,8 @@ def test_a_world_that_forms_meanwhile_is_a_world(world: World, monkeypatch: pyte
             channel.get(name.replace("/reach", f"/hello/{rank}"))
         return BLOCKED
 
-    monkeypatch.setattr("pytest_clusterqual.world._JOIN_SECONDS", 0.0)
-    monkeypatch.setattr("pytest_clusterqual.world.ask", ask)
+    monkeypatch.setattr("pytest_clusterqual.session.world._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_clusterqual.session.world.ask", ask)
     world.fresh()
     assert [place.node for place in world.ready().places] == ["node0", "node1"]
 
@@ -324,7 +324,7 @@ def test_a_killed_session_leaves_no_rank_behind(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from pytest_clusterqual.launch.local import LocalLauncher
-        from pytest_clusterqual.world import Job, World
+        from pytest_clusterqual.session.world import Job, World
         launcher = LocalLauncher(device="cpu", oversubscribe=True)
         world = World(launcher, launcher.nodes(2, 1), 1, device="cpu", logs=Path({str(tmp_path)!r}), start_timeout=120,
                       path=[{HERE!r}], tell=lambda p: None)

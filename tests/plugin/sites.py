@@ -125,7 +125,7 @@ def left_over(folder: Path) -> list[str]:
     return found
 
 
-def nothing_left(folder: Path, within: float = 10.0) -> bool:
+def nothing_left(folder: Path, within: float = 60.0) -> bool:
     """Wait up to `within` seconds until no process of a run in `folder` is left."""
     deadline = time.monotonic() + within
     while left_over(folder) and time.monotonic() < deadline:

@@ -49,7 +49,7 @@ def check(run: Run, case: str, suspect: str) -> dict[str, float]:
     assert note["suspect"] == suspect
     values = {quantity: judgement["value"] for quantity, judgement in figures.items()}
     assert values["recovery"] > 0
-    assert 1 <= values["steps_lost"] <= 10
+    assert values["steps_lost"] in (2, 3), "the last save was after step 10"
     return values
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_site import TRAIN, own_site
+from command_site import STRUCK_BY, TRAIN, own_site
 from sites import Run, nothing_left
 
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.full_run import FullRunMeasurement
 from pytest_clusterqual.model.memory import MemoryMeasurement
 from pytest_clusterqual.model.training import ScalingMeasurement
-from pytest_clusterqual.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -106,13 +106,13 @@ def test_the_killed_rank_came_back_and_the_ledger_closes(run: Run) -> None:
         ]
         ((rank, step),) = faults
         assert rank == len(full.ranks) - 1
-        assert step >= 13
+        assert 13 <= step <= STRUCK_BY
         assert [len(each.processes) for each in full.ranks] == [2] * len(full.ranks)
     figures = {
         line["judgement"]["quantity"]: line["judgement"] for line in run.records if line["criterion"] == "full_run"
     }
     assert {"recovery", "detection", "restart", "rendezvous", "checkpoint_blocking", "gain"} <= set(figures)
-    assert figures["steps_lost"]["value"] >= 1
+    assert figures["steps_lost"]["value"] in (2, 3), "the last save was after step 10"
     assert figures["checkpoint_load"]["value"] > 0
 
 

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from sites import Run, Site, left_over, nothing_left, until
 
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -75,12 +75,17 @@ def test_cut_during_a_job(slow: Site, number: int, code: int) -> None:
 def test_killed_during_a_job(slow: Site) -> None:
     run = cut(slow, signal.SIGKILL)
     assert run.code == -signal.SIGKILL
-    assert nothing_left(slow.path, within=10)
+    assert nothing_left(slow.path)
     assert [record.judgement.verdict.value for record in RunFolder.open(run.folder).records()] == ["PASS", "MEASURED"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_cut_during_the_launch(slow: Site, number: int) -> None:
+    """No rank gets further than its start, so that nothing is measured, however late the signal is sent."""
+    (slow.path / "sitecustomize.py").write_text(
+        "import os, time\nif 'CLUSTERQUAL_SECRET' in os.environ and 'LOCAL_RANK' in os.environ:\n    time.sleep(300)\n"
+    )
+    slow.environment = {"PYTHONPATH": str(slow.path)}
     process = slow.start()
     try:
         assert until(lambda: left_over(slow.path))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sites import SMALL, Run, make_site, nothing_left
 
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.memory import MemoryLadderMeasurement
-from pytest_clusterqual.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 

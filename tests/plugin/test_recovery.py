@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from sites import Run, Site
 
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.model.full_run import FullRun
+
 pytestmark = pytest.mark.slow
 
 AT = 5  # there is a checkpoint of step 3
@@ -47,6 +50,21 @@ def figures(run: Run, name: str) -> dict[str, dict[str, Any]]:
     return {judgement["quantity"]: judgement for judgement in theirs if not judgement["label"]}
 
 
+def full_run(run: Run, name: str) -> FullRun:
+    """What the ranks wrote in one test."""
+    (found,) = [m for test, _, m in RunFolder.open(run.folder).measurements().values() if test.endswith(f"-{name}]")]
+    return found.run
+
+
+def check_hang(run: FullRun, detection: float) -> None:
+    """The survivor waited as long as it was to, from when it came to wait: a little before the other hung, or after."""
+    survivor, victim = (rank.processes[0].lines for rank in run.ranks)
+    waited = next(line for line in survivor if line.error)
+    (struck,) = (line.at for line in victim if line.what == "fault")
+    assert waited.seconds >= HANG
+    assert detection == pytest.approx(waited.at + waited.seconds - struck)
+
+
 def check(run: Run, planned: dict[str, tuple[dict[str, Any], str]]) -> None:
     assert run.code == 0, run.out
     for name, (_, hit) in planned.items():
@@ -57,7 +75,9 @@ def check(run: Run, planned: dict[str, tuple[dict[str, Any], str]]) -> None:
         values = {quantity: judgement["value"] for quantity, judgement in told.items()}
         print(name, {quantity: values.get(quantity) for quantity in (
             "detection", "restart", "rendezvous", "checkpoint_load", "recovery", "steps_lost")})  # fmt: skip
-        assert values["detection"] >= (HANG if name == "hang_rank" else 0)
+        assert values["detection"] >= 0
+        if name == "hang_rank":
+            check_hang(full_run(run, name), values["detection"])
         assert values["recovery"] >= values["rendezvous"] > 0
         assert values["steps_lost"] == 0 if name == "sigterm" else 1 <= values["steps_lost"] <= 6
         if name != "sigterm":  # which does nothing twice

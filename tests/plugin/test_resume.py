@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sites import Run, Site, make_site, nothing_left, until
 
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 

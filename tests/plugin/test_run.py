@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sites import SMALL, Run, Site, make_site, nothing_left
 
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.measurement import FullRunMeasurement
 from pytest_clusterqual.model.record import Record
-from pytest_clusterqual.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -117,9 +117,9 @@ def test_the_ledger_of_the_full_run_closes_and_one_node_did_the_same(run: Run) -
     assert all(
         seconds[state] > 0 for state in ("init", "kept", "lost", "restart", "rendezvous", "reload", "checkpoint")
     )
-    wall = full.run.ranks[0].ended - full.run.ranks[0].began
-    assert sum(seconds.values()) == pytest.approx(wall, rel=0.05), "of the rank that is told"
-    assert abs(seconds["residual"]) <= max(0.005 * wall, 1.0)
+    walls = [rank.ended - rank.began for rank in full.run.ranks]
+    assert any(sum(seconds.values()) == pytest.approx(wall, abs=0.1) for wall in walls), "of the rank that is told"
+    assert abs(seconds["residual"]) <= max(0.005 * max(walls), 1.0)
     assert values["steps_lost"] == 1, "step 4, done after the checkpoint of step 3"
     assert f"; gain {values['gain']:.3g} over one node" in " ".join(run.out.split())
 

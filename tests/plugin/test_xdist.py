@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sites import Run, Site, make_site, nothing_left, until
 
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -308,8 +308,8 @@ def test_a_run_that_is_cut(tmp_path: Path, number: int, code: int) -> None:
     finally:
         process.kill()
     assert process.returncode == code, out
-    assert nothing_left(site.path, within=20)
-    assert until(lambda: not working_in(site.path), within=20)
+    assert nothing_left(site.path)
+    assert until(lambda: not working_in(site.path))
     folder = RunFolder.open(site.path / "run")
     assert {(r.test, r.judgement.verdict.value) for r in folder.records()} == {
         (f"test_nodes.py::test_before[node{i}]", "PASS") for i in (0, 1)

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pytest_clusterqual.command_trouble import processes_of, steps_done
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, CommandProcess
 from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.rank.settings import Settings
 from pytest_clusterqual.read.probe import probed_processes
+from pytest_clusterqual.session.command_trouble import processes_of, steps_done
 
 STEPS = """\
 import time

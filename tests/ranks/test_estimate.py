@@ -14,8 +14,8 @@ import torch.distributed as dist
 from rank_harness import TINY, run_ranks
 
 from pytest_clusterqual.cli import main
+from pytest_clusterqual.commands.estimating import PROGRAM
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.estimating import PROGRAM
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.estimate import Estimate, EstimateRequest
 from pytest_clusterqual.model.memory import RankMemory, Rung

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_clusterqual import channel as channel_module
-from pytest_clusterqual import reach
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.rank.reach import take_part
+from pytest_clusterqual.session import reach
 
 NODES = {"node1": "127.0.0.11", "node2": "127.0.0.12", "node3": "127.0.0.13"}
 ELSEWHERE = "203.0.113.1"  # an address for documentation: nobody's
@@ -85,6 +85,6 @@ def test_more_nodes_than_are_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_node_without_its_address_takes_no_part(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.reach._DOOR_SECONDS", 1.0)
+    monkeypatch.setattr("pytest_clusterqual.session.reach._DOOR_SECONDS", 1.0)
     assert asked({**NODES, "node4": ELSEWHERE}) == {"node1": {}, "node2": {}, "node3": {}}
     assert f"cannot listen on {ELSEWHERE}" in capsys.readouterr().err

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_clusterqual.asked import open_folder, read_asked
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.run.asked import open_folder, read_asked
 
 LAUNCHER = "launcher: {kind: local, device: cpu, oversubscribe: true}\n"
 

@@ -10,13 +10,13 @@ from typing import Any
 from made import MIB, memory_measurement
 from recorded_made import PROJECT, TEST
 
-from pytest_clusterqual.baseline import with_baseline
-from pytest_clusterqual.judging import judge_again
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.memory import MemoryMeasurement
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.read.project import recorded_project
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.recorded.baseline import with_baseline
+from pytest_clusterqual.recorded.judging import judge_again
 
 
 def peaking(mib: int, **under: Any) -> MemoryMeasurement:

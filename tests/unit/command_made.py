@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_clusterqual.command_launch import CommandRun
-from pytest_clusterqual.command_trouble import processes_of
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.command import BESIDE, OUTPUT, OWN, PROBES, CommandJob, RankEnd, RankStart
 from pytest_clusterqual.model.probe import ProbeStart
 from pytest_clusterqual.model.topology import RankPlace
+from pytest_clusterqual.session.command_launch import CommandRun
+from pytest_clusterqual.session.command_trouble import processes_of
 
 JOB = CommandJob(name="own", words=("train.py",), folder="/job")
 GIB = 1024**3

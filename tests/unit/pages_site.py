@@ -14,9 +14,9 @@ from project_files import SMALL
 from recorded_made import PROJECT, TEST, recorded
 from traces_made import document, kernel, launch, step, written
 
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.report.project_file import project_file
-from pytest_clusterqual.runs import RunFolder, Selected
 
 RUNS = ("run", "old", "new", "good", "monday", "tuesday", "wednesday", "thursday", "friday", "tonight", "opened")
 ELSEWHERE = (

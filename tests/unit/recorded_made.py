@@ -7,8 +7,8 @@ from pathlib import Path
 from made import RUN, memory_measurement
 
 from pytest_clusterqual import __version__
-from pytest_clusterqual.judging import judge_again, own_project
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.recorded.judging import judge_again, own_project
 
 PROJECT = """version: 1
 project: small

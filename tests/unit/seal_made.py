@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from recorded_made import PROJECT, recorded
 
-from pytest_clusterqual.runs import RunFolder
-from pytest_clusterqual.sealing import MANIFEST, seal
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.recorded.sealing import MANIFEST, seal
 
 Change = Callable[[dict[str, Any]], None]
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen here")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_clusterqual.asked import import_path
+from pytest_clusterqual.run.asked import import_path
 
 
 def test_functions_are_found_beside_the_tests_also_if_the_project_file_is_elsewhere(

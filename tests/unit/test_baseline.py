@@ -13,14 +13,14 @@ from made import conditions, judgement, record
 from recorded_made import PROJECT, recorded
 
 from pytest_clusterqual import units
-from pytest_clusterqual.baseline import as_yaml, requirements_of, with_baseline
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.baseline import baseline_requirements
-from pytest_clusterqual.judging import judge_again
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.read.project import recorded_project
+from pytest_clusterqual.recorded.baseline import as_yaml, requirements_of, with_baseline
+from pytest_clusterqual.recorded.judging import judge_again
 
 
 def figure(criterion: str, quantity: str, value: float, unit: str, label: str = "", **under: Any) -> Record:

@@ -13,14 +13,14 @@ from baseline_made import good, own, peaking, run
 from made import conditions, record
 from recorded_made import PROJECT, TEST
 
-from pytest_clusterqual import criteria
-from pytest_clusterqual.baseline import baseline_lines, recorded_baseline
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.judge.baseline import baseline_of
-from pytest_clusterqual.judging import changes, judge_again, own_project
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.model.record import Verdict, worst
-from pytest_clusterqual.runs import RunFolder, Selected
+from pytest_clusterqual.recorded.baseline import baseline_lines, recorded_baseline
+from pytest_clusterqual.recorded.judging import changes, judge_again, own_project
 
 
 def verdicts(folder: RunFolder) -> list[tuple[str, str, Verdict]]:
@@ -86,8 +86,8 @@ def test_a_baseline_of_something_else_is_refused_beside_what_the_file_demands(
     tmp_path: Path, field: str, value: Any, told: str
 ) -> None:
     project, other = good(tmp_path / "good").of_test(TEST), peaking(430, **{field: value})
-    *judged, refused = criteria.judge(project, other)
-    assert tuple(judged) == criteria.judge(own(), other), "nothing of the baseline is applied"
+    *judged, refused = judge(project, other)
+    assert tuple(judged) == judge(own(), other), "nothing of the baseline is applied"
     assert (refused.quantity, refused.verdict, refused.requirement) == ("baseline", Verdict.ERROR, None)
     assert refused.reason.startswith("not held against the baseline good, which is of something else: ")
     assert told in refused.reason
@@ -97,7 +97,7 @@ def test_a_baseline_of_something_else_is_refused_beside_what_the_file_demands(
 def test_after_an_upgrade_the_software_is_named(tmp_path: Path) -> None:
     project = good(tmp_path / "good", workload="9f2c", versions={"python": "3.11.2", "torch": "2.12.0"})
     upgraded = peaking(400, workload="77aa", versions={"python": "3.11.2", "torch": "2.13.0", "nccl": "2.27.3"})
-    *_, refused = criteria.judge(project.of_test(TEST), upgraded)
+    *_, refused = judge(project.of_test(TEST), upgraded)
     told = "workload was 9f2c, is 77aa (nccl was none, is 2.27.3, torch was 2.12.0, is 2.13.0)"
     assert told in refused.reason
     assert "make a baseline of this very job, software and machine" in refused.reason
@@ -105,16 +105,16 @@ def test_after_an_upgrade_the_software_is_named(tmp_path: Path) -> None:
 
 def test_hosts_and_load_may_be_others(tmp_path: Path) -> None:
     project = good(tmp_path / "good").of_test(TEST)
-    judged = criteria.judge(project, peaking(400, hosts=("gpu003", "gpu004"), rank_nodes=("gpu003", "gpu004")))
+    judged = judge(project, peaking(400, hosts=("gpu003", "gpu004"), rank_nodes=("gpu003", "gpu004")))
     assert {each.verdict for each in judged} == {Verdict.PASS}
 
 
 def test_a_test_is_held_against_the_one_of_its_name_wherever_its_folder_is(tmp_path: Path) -> None:
     project, tonight = good(tmp_path / "good"), peaking(430)
-    moved = criteria.judge(project.of_test(f"elsewhere/{TEST}"), tonight)
+    moved = judge(project.of_test(f"elsewhere/{TEST}"), tonight)
     assert Verdict.FAIL in {each.verdict for each in moved}
-    other = criteria.judge(project.of_test(TEST.replace("ddp", "fsdp")), tonight)
-    assert other == criteria.judge(own(), tonight)
+    other = judge(project.of_test(TEST.replace("ddp", "fsdp")), tonight)
+    assert other == judge(own(), tonight)
 
 
 def test_of_two_tests_of_one_name_the_one_in_the_same_folder_counts(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_a_figure_that_is_not_here_any_more_is_told_and_decides_nothing(tmp_path
     (held,) = project.baseline.tests
     gone = tuple(replace(held.require[0], layout=name) for name in ("fsdp", "tp2"))
     wider = replace(project.baseline, tests=(replace(held, require=(*held.require, *gone)),))
-    *judged, told = criteria.judge(replace(project, baseline=wider), peaking(400))
-    assert tuple(judged) == criteria.judge(project, peaking(400))
+    *judged, told = judge(replace(project, baseline=wider), peaking(400))
+    assert tuple(judged) == judge(project, peaking(400))
     assert (told.verdict, told.reason) == (Verdict.MEASURED, "figures of the baseline good that are not here: peak (2)")
     assert worst([each.verdict for each in (*judged, told)]) is Verdict.PASS
 

@@ -14,10 +14,10 @@ from recorded_made import PROJECT, TEST
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.judging import judge_again, own_project
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.memory import MemoryMeasurement
-from pytest_clusterqual.run import Qualification
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.recorded.judging import judge_again, own_project
+from pytest_clusterqual.run.qualification import Qualification
 
 FILE = PROJECT.replace("  data: {path: not-on-this-machine.bytes}\n", "") + LAUNCHER
 HERE = "test_memory.py::test_memory[ddp-2nodes]"
@@ -113,7 +113,7 @@ def test_a_run_of_before_there_were_baselines_goes_on(site: Path) -> None:
 def unadorned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without plots and page, which take longer than all else."""
     monkeypatch.setattr("pytest_clusterqual.report.plots.write_plots", lambda *_, **__: ((), ""))
-    monkeypatch.setattr("pytest_clusterqual.ending.write_page", lambda *_, **__: None)
+    monkeypatch.setattr("pytest_clusterqual.run.ending.write_page", lambda *_, **__: None)
 
 
 def test_an_edited_file_is_refused(site: Path) -> None:
@@ -133,7 +133,7 @@ def test_samples_are_added_until_the_baseline_of_this_test_is_decided(
         held.append(session.project.baseline)
         return peaking(400)
 
-    monkeypatch.setattr("pytest_clusterqual.criteria.measure", measure)
+    monkeypatch.setattr("pytest_clusterqual.measure.criteria.measure", measure)
     one: Any = SimpleNamespace(
         folder=RunFolder.create(site / "run", run="run", environment={}, simulated=True), project=project, _kept={},
         _refused="", _replay=None, session=SimpleNamespace(project=project), _note_machine=lambda conditions: None,

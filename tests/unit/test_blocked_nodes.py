@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from pytest_clusterqual.outcomes import _finding
-from pytest_clusterqual.reach import blocked, no_way_between
+from pytest_clusterqual.recorded.outcomes import _finding
+from pytest_clusterqual.session.reach import blocked, no_way_between
 
 FOUR = ("node1", "node2", "node3", "node4")
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.judge.gates import Outcome, gate
+from pytest_clusterqual.measure.cases import Case, cases
+from pytest_clusterqual.measure.needs import MOST_EXTRA, Needs
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import (
     FabricPlan,
@@ -24,7 +25,6 @@ from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.requirement import Requirement
 from pytest_clusterqual.model.traffic import Exchange, NetworkMap
 from pytest_clusterqual.model.workload import Layout, ModelShape, Optimizer, Workload
-from pytest_clusterqual.needs import MOST_EXTRA, Needs
 
 SHAPE = ModelShape(layers=4, hidden=64, heads=4, kv_heads=2, ffn=128, vocab=256)
 WORKLOAD = Workload(
@@ -105,7 +105,7 @@ def test_a_size_that_the_file_has_already_is_not_measured_twice() -> None:
 
 
 def test_many_sizes_are_thinned_to_the_ends_and_some_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_clusterqual.needs.traffic", many_sizes)
+    monkeypatch.setattr("pytest_clusterqual.measure.needs.traffic", many_sizes)
     found = sizes_of(fabric(DDP, groups=("world",), sizes=(16,)), "all_reduce-world")
     assert found[0] == 16
     extra = found[1:]

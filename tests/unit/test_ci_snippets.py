@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_clusterqual.reporting import JUNIT
+from pytest_clusterqual.recorded.reporting import JUNIT
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
 GITLAB, GITHUB, JENKINS = re.findall(r"```(?:yaml|groovy)\n(.*?)```", PAGE, flags=re.DOTALL)

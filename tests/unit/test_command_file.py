@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_clusterqual.cases import cases
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError
+from pytest_clusterqual.measure.cases import cases
 from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.workload import Layout

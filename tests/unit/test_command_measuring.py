@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from command_made import JOB, begins, ends, left_behind, made_folder, probes, step
 
-from pytest_clusterqual.command_launch import CommandRun
-from pytest_clusterqual.command_measuring import scaling
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.launch.plan import NodePlan
+from pytest_clusterqual.measure.command import scaling
 from pytest_clusterqual.model.project import LauncherOptions, Project, ScalingPlan
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.session.command_launch import CommandRun
+from pytest_clusterqual.session.session import Session
 
 
 class Commanded(Session):

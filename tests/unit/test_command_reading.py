@@ -9,9 +9,9 @@ import pytest
 from command_made import GIB, JOB, begins, ends, left_behind, made_folder, probes, step
 from logs_made import megatron
 
-from pytest_clusterqual.command_measuring import _steps_done
-from pytest_clusterqual.command_reading import probed, rank_memory, trained
 from pytest_clusterqual.errors import MeasurementError, ReadError
+from pytest_clusterqual.measure.command import _steps_done
+from pytest_clusterqual.measure.command_reading import probed, rank_memory, trained
 from pytest_clusterqual.model.command import OUTPUT, PROBES
 
 

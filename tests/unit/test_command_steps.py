@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from full_run_made import Rank
 
-from pytest_clusterqual.command_steps import Work, training_of, training_of_log, work_of
 from pytest_clusterqual.errors import MeasurementError
+from pytest_clusterqual.measure.command_steps import Work, training_of, training_of_log, work_of
 from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.log import LoggedStep, Place, Told, TrainingLog
 from pytest_clusterqual.model.probe import ProbedProcess

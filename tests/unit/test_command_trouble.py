@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from command_made import JOB, begins, ends, left_behind, made_folder, probes, step
 
-from pytest_clusterqual import command_launch
-from pytest_clusterqual.command_launch import CommandLaunch, _Launched, _whole
-from pytest_clusterqual.command_trouble import failure_of
 from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
 from pytest_clusterqual.launch.plan import NodePlan
 from pytest_clusterqual.model.command import OUTPUT
 from pytest_clusterqual.model.project import LauncherOptions
+from pytest_clusterqual.session import command_launch
+from pytest_clusterqual.session.command_launch import CommandLaunch, _Launched, _whole
+from pytest_clusterqual.session.command_trouble import failure_of
 
 LOST = "Traceback ...\nRuntimeError: [1] Connection closed by peer [127.0.0.1]:2117"
 

@@ -13,12 +13,12 @@ import pytest
 from made import conditions, judgement, record
 from recorded_made import recorded
 
-from pytest_clusterqual.comparing import Comparison, as_json, as_text, compare_runs
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.judge.comparison import compare
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Record, Verdict
+from pytest_clusterqual.recorded.comparing import Comparison, as_json, as_text, compare_runs
 from pytest_clusterqual.report.comparison_table import comparison_report, named
 
 

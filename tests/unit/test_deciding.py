@@ -18,14 +18,14 @@ from made import RUN
 from project_files import SMALL
 
 from pytest_clusterqual.cli import main
-from pytest_clusterqual.deciding import conclude, plan_of, wait_for_others
-from pytest_clusterqual.ending import Ending
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.leases import Leases
+from pytest_clusterqual.folder.leases import Leases
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Record, Verdict
-from pytest_clusterqual.runs import RunFolder, Selected
+from pytest_clusterqual.recorded.deciding import conclude, plan_of, wait_for_others
+from pytest_clusterqual.run.ending import Ending
 
 PLAN = DecisionPlan(expect="performance", source="clusterqual.yaml:70")
 

@@ -10,7 +10,7 @@ import pytest
 from pages_read import NAMES, Command, commands, text_of
 from pages_site import key_of, make_site, whole_file
 
-import pytest_clusterqual.run  # noqa: F401  # once, and not again in each run that is collected
+import pytest_clusterqual.run.qualification  # noqa: F401  # once, and not again in each run that is collected
 from pytest_clusterqual.cli import _parser, _with_subparsers, main
 
 # Commands that want hosts, minutes or another machine, and the test that runs them.

@@ -10,11 +10,11 @@ import pytest
 from fabric_made import cluster, swept
 from made import RUN
 
-from pytest_clusterqual import reporting
 from pytest_clusterqual.cli import main
-from pytest_clusterqual.ending import Ending
+from pytest_clusterqual.folder.runs import RunFolder, Selected
+from pytest_clusterqual.recorded import reporting
 from pytest_clusterqual.report import plots
-from pytest_clusterqual.runs import RunFolder, Selected
+from pytest_clusterqual.run.ending import Ending
 
 SVG = ["all_reduce-world-sizes.svg", "all_reduce-world-waits.svg"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from project_files import SMALL
 
-from pytest_clusterqual import estimating
-from pytest_clusterqual.estimating import by_arithmetic, estimated_ladder
+from pytest_clusterqual.commands import estimating
+from pytest_clusterqual.commands.estimating import by_arithmetic, estimated_ladder
 from pytest_clusterqual.model.estimate import EstimatedLadder
 from pytest_clusterqual.read.project import load_project
 

@@ -11,10 +11,10 @@ import pytest
 from made import conditions
 from project_files import SMALL
 
-from pytest_clusterqual.cases import Case, cases
-from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import ProjectFileError
-from pytest_clusterqual.fabric_measuring import placement
+from pytest_clusterqual.measure.cases import Case, cases
+from pytest_clusterqual.measure.criteria import judge, measure
+from pytest_clusterqual.measure.fabric import placement
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import (
@@ -27,8 +27,8 @@ from pytest_clusterqual.model.fabric import (
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.rank_map import arrange
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import RankResult
 
 KIB = 1 << 10
 LAYOUTS = "layouts: [{name: ddp}, {name: fsdp, fsdp: full}, {name: cp, context: 2}]\n"
@@ -177,7 +177,7 @@ class Answers:
 def test_every_map_is_measured_as_often_in_new_processes_in_random_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.measuring.time.time", lambda: 1.0)  # the order is drawn from it
+    monkeypatch.setattr("pytest_clusterqual.measure.training.time.time", lambda: 1.0)  # the order is drawn from it
     answers = Answers(load(tmp_path))
     (case,) = [each for each in parts(answers.project, "placement") if str(each) == "all_reduce-intra_node-placement"]
     m = measure(cast(Session, answers), case)
@@ -200,7 +200,7 @@ def test_every_map_is_measured_as_often_in_new_processes_in_random_order(
 def test_the_order_of_a_placement_can_be_drawn_again_and_goes_on_differently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.measuring.time.time", lambda: 1.5)
+    monkeypatch.setattr("pytest_clusterqual.measure.training.time.time", lambda: 1.5)
     session = cast(Session, Answers(load(tmp_path)))
     made = [
         placement(session, "all_reduce", "world", sizes=[4], rank_maps=["block", "cyclic"], repeats=9) for _ in range(2)

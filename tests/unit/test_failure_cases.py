@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_clusterqual.cases import Case, cases
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.measure.cases import Case, cases
 from pytest_clusterqual.model.full_run import FAILURES
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.read.project import load_project

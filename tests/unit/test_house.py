@@ -15,61 +15,34 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "pytest_clusterqual"
 
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
-ROOMS = frozenset({"read", "launch", "rank", "judge", "report"})
-FILES = frozenset({"runs", "lines", "samples", "leases", "channel", "probe", "own"})
-# The session and its parts.
-FLOOR_TWO = frozenset({
-    "session", "world", "training_launch", "command_launch", "command_trouble", "perf_run", "wire", "reach", "trouble"
-})  # fmt: skip
-# The doors, and what of them is loaded only when a qualification test is selected.
-DOORS = frozenset({
-    "plugin", "fixtures", "cli", "hosts", "init", "asked", "deciding", "run", "side_by_side", "qualify", "show",
-    "ending", "imports", "trace_import", "log_import", "points_import", "probe_import", "planning", "estimating",
-    "judging", "following", "sealing", "verifying", "comparing", "replay", "outcomes", "baseline", "merging",
-    "recorded_commands", "options", "reporting",
-})  # fmt: skip
-BELOW_SESSION = WORDS | (ROOMS - {"rank"}) | FILES
-FLOOR_THREE = frozenset({
-    "cases", "command_measuring", "command_reading", "command_steps", "criteria", "fabric_measuring", "measuring",
-    "narrowing", "needs", "pair_measuring", "perf_measuring",
-    "reported_runs", "rung_measuring", "full_run_measuring",
-})  # fmt: skip
-EVERYTHING_BUT_RANK = BELOW_SESSION | FLOOR_TWO | FLOOR_THREE | DOORS
+ROOMS = frozenset({"read", "launch", "rank", "judge", "report", "folder", "channel", "probe", "own"})
+BELOW_SESSION = WORDS | ROOMS - {"rank"}
+# The doors, and the rooms behind them, which are loaded only when a qualification test or a command is asked for.
+DOORS = frozenset({"plugin", "fixtures", "qualify", "run", "cli", "commands"})
+EVERYTHING_BUT_RANK = BELOW_SESSION | {"session", "measure", "recorded"} | DOORS
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    **dict.fromkeys(WORDS | ROOMS | FILES, WORDS),
+    **dict.fromkeys(WORDS | ROOMS, WORDS),
     "rank": WORDS | {"channel", "probe", "own"},
     "probe": frozenset({"", "errors"}),  # it is imported by scripts that know nothing of the rest
     "own": frozenset({""}),  # and this one by a factory
-    "samples": WORDS | {"lines"},
-    "runs": WORDS | {"lines", "samples"},
-    **dict.fromkeys(FLOOR_TWO, BELOW_SESSION | FLOOR_TWO),
-    "measuring": BELOW_SESSION | FLOOR_TWO,
-    "fabric_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
-    "pair_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring", "fabric_measuring"},
-    "full_run_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
-    "rung_measuring": BELOW_SESSION | FLOOR_TWO | {"measuring"},
-    "narrowing": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring"},
-    "needs": BELOW_SESSION,
-    "command_steps": BELOW_SESSION,
-    "command_reading": BELOW_SESSION | FLOOR_TWO | {"command_steps"},
-    "command_measuring": BELOW_SESSION | FLOOR_TWO | {"command_reading", "command_steps", "measuring"},
-    "reported_runs": BELOW_SESSION,
-    "perf_measuring": BELOW_SESSION | FLOOR_TWO | {"fabric_measuring", "measuring", "reported_runs"},
-    "cases": BELOW_SESSION | FLOOR_TWO | {"needs"},
-    "criteria": BELOW_SESSION | FLOOR_TWO | FLOOR_THREE - {"criteria", "needs"},
+    "session": BELOW_SESSION,
+    "measure": BELOW_SESSION | {"session"},
+    "recorded": BELOW_SESSION,
     **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
+    "run": EVERYTHING_BUT_RANK - {"cli", "commands"},
 }
+# Of a room, or of one module of it.
 THIRD_PARTY: dict[str, set[str]] = {
     "read": {"yaml", "pydantic", "pydantic_core", "ClusterShell", "msgspec", "numpy"},
     "rank": {"torch", "numpy"},
     "judge": {"numpy", "scipy"},
     "report": {"rich", "junitparser"},
     **{door: {"pytest"} for door in DOORS},
-    "side_by_side": {"pytest", "xdist"},  # imported in a controller of xdist only
+    "run.side_by_side": {"pytest", "xdist"},  # imported in a controller of xdist only
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
 ON_FIRST_USE: dict[str, set[str]] = {
-    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "lines": {"msgspec"},
+    "units": {"pint"}, "channel": {"torch"}, "launch": {"pynvml"}, "folder": {"msgspec"},
     "report": {"matplotlib", "jinja2"},
     "cli": {"shtab"},
 }  # fmt: skip
@@ -121,6 +94,8 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
     room = module.split(".")[1] if "." in module else ""
     if room not in MAY_IMPORT:
         return [f"{module}: {room} has no place in docs/architecture.md"]
+    inner = module.partition(".")[2]
+    third = THIRD_PARTY.get(inner, THIRD_PARTY.get(room, set()))
     found = []
     for item in imports(source, module, is_package=is_package):
         top = item.name.partition(".")[0]
@@ -133,7 +108,7 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
             if top in ON_FIRST_USE.get(room, ()):
                 if not item.deferred:
                     found.append(f"{at}: {room} may import {top} on first use only")
-            elif top not in THIRD_PARTY.get(room, ()):
+            elif top not in third:
                 found.append(f"{at}: {room or PACKAGE} may not import {top}")
     return found
 
@@ -179,6 +154,19 @@ def loaded_with(module: str) -> tuple[set[str], dict[str, str]]:
     return seen, third
 
 
+def test_no_modules_import_each_other() -> None:
+    below: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        found = imports(path.read_text(encoding="utf-8"), name, is_package=path.name == "__init__.py")
+        at_once = (item.name for item in found if not item.deferred)
+        targets = (name if name in MODULES else name.rpartition(".")[0] for name in at_once)
+        below[name] = {target for target in targets if target in MODULES and target != name}
+    assert below[f"{PACKAGE}.run.qualification"]
+    while free := {name for name, targets in below.items() if not targets & below.keys()}:
+        below = {name: targets for name, targets in below.items() if name not in free}
+    assert not below, f"in a circle: {sorted(below)}"
+
+
 @pytest.mark.parametrize("door", [name for name in ("plugin", "fixtures") if f"{PACKAGE}.{name}" in MODULES])
 def test_importing_the_plugin_costs_nothing(door: str) -> None:
     _seen, third = loaded_with(f"{PACKAGE}.{door}")
@@ -201,7 +189,7 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("read.project", "from pytest_clusterqual import units, judge", [":1: read may not import judge"]),
         ("read.project", "from .. import judge", [":1: read may not import judge"]),
         ("read.project", "from ..judge import x", [":1: read may not import judge"]),
-        ("read.project", "\nimport pytest_clusterqual.session", [":2: read may not import session"]),
+        ("read.project", "\nimport pytest_clusterqual.session.world", [":2: read may not import session"]),
         ("read.project", "import torch.distributed", [":1: read may not import torch"]),
         ("read.project", "def late():\n    import torch", [":2: read may not import torch"]),
         ("read.project", "try:\n    import rich\nexcept ImportError:\n    rich = 1", [":2: read may not import rich"]),
@@ -223,19 +211,20 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("rank.jobs", "import torch, numpy\nfrom pytest_clusterqual.channel import Channel", []),
         ("rank.jobs", "import pydantic, pytest, yaml", [f":1: rank may not import {name}" for name in
                                                         ("pydantic", "pytest", "yaml")]),
-        ("rank.jobs", "from pytest_clusterqual import runs", [":1: rank may not import runs"]),
-        ("session", "from pytest_clusterqual import runs, launch, channel, judge", []),
-        ("session", "def f():\n    from pytest_clusterqual.rank import jobs", [":2: session may not import rank"]),
-        ("session", "import pytest", [":1: session may not import pytest"]),
-        ("session", "from pytest_clusterqual import criteria", [":1: session may not import criteria"]),
-        ("criteria", "from pytest_clusterqual import session, judge", []),
-        ("criteria", "from pytest_clusterqual import plugin", [":1: criteria may not import plugin"]),
-        ("plugin", "import pytest\nfrom pytest_clusterqual import criteria, fixtures", []),
+        ("rank.jobs", "from pytest_clusterqual.folder import runs", [":1: rank may not import folder"]),
+        ("session.world", "from pytest_clusterqual import folder, launch, channel, judge", []),
+        ("session.wire", "def f():\n    from pytest_clusterqual.rank import jobs", [":2: session may not import rank"]),
+        ("session.world", "import pytest", [":1: session may not import pytest"]),
+        ("session.world", "from pytest_clusterqual.measure import criteria", [":1: session may not import measure"]),
+        ("measure.criteria", "from pytest_clusterqual import session, judge", []),
+        ("measure.criteria", "from pytest_clusterqual import plugin", [":1: measure may not import plugin"]),
+        ("plugin", "import pytest\nfrom pytest_clusterqual import measure, fixtures", []),
         ("plugin", "import pytest_clusterqual.rank.jobs", [":1: plugin may not import rank"]),
         ("plugin", "import rich", [":1: plugin may not import rich"]),
-        ("run", "import xdist", [":1: run may not import xdist"]),
-        ("leases", "from pytest_clusterqual import runs", [":1: leases may not import runs"]),
-        ("report.terminal", "import rich\nfrom pytest_clusterqual.runs import x", [":2: report may not import runs"]),
+        ("run.ending", "import pytest, xdist", [":1: run may not import xdist"]),
+        ("run.side_by_side", "import pytest, xdist", []),
+        ("folder.leases", "from pytest_clusterqual import launch", [":1: folder may not import launch"]),
+        ("report.html", "import rich\nfrom pytest_clusterqual.folder import x", [":2: report may not import folder"]),
         ("launch.local", "import torch", [":1: launch may not import torch"]),
         ("judge.fabric.verdict", "import numpy, scipy.stats, torch", [":1: judge may not import torch"]),
         ("helpers", "", [": helpers has no place in docs/architecture.md"]),
@@ -272,7 +261,7 @@ def third_party_table() -> dict[str, str]:
 def test_the_page_and_this_test_say_the_same_about_third_parties() -> None:
     page = third_party_table()
     rooms = {
-        "model", "errors", "probe", "own", "units", "lines", "read", "launch", "rank", "channel", "judge", "report",
+        "model", "errors", "probe", "own", "units", "folder", "read", "launch", "rank", "channel", "judge", "report",
         "doors",
     }  # fmt: skip
     assert rooms == set(page)
@@ -287,3 +276,11 @@ def test_every_place_of_this_test_is_named_on_the_page() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     unnamed = {room for room in MAY_IMPORT if room and not re.search(rf"`{room}(?:/|\.py)?`", text)}
     assert not unnamed
+
+
+def test_every_module_that_the_page_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text)) - {"verdict.py"}  # the one of each criterion
+    assert "measure/criteria.py" in named
+    places = (ROOT, ROOT / PACKAGE, ROOT / PACKAGE / "launch", ROOT / PACKAGE / "report")
+    assert {name for name in named if not any((place / name).exists() for place in places)} == set()

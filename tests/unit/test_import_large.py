@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from probe_made import killed_run
 
-from pytest_clusterqual import probe_import
+from pytest_clusterqual.commands import probe_import
+from pytest_clusterqual.commands.probe_import import import_probe
 from pytest_clusterqual.errors import MeasurementError, ReadError
-from pytest_clusterqual.probe_import import import_probe
 
 
 def test_several_processes_make_the_ledger_of_one(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from nccl_tests_made import log, report, runs, steady
 from project_files import SMALL
 
 from pytest_clusterqual.cli import main
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.model.record import Verdict
-from pytest_clusterqual.runs import RunFolder
 
 PROJECT = f"""{SMALL.replace("global_batch: 4", "global_batch: 16")}
 fabric:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_clusterqual.cli import main
+from pytest_clusterqual.commands.init import check_free, suite, write
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.init import check_free, suite, write
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.name: path.read_text() for path in sorted((ROOT / "qualification").glob("*.py"))}
@@ -97,6 +97,6 @@ def test_a_wheel_brings_every_room_and_the_suite(tmp_path: Path) -> None:
     assert brought == modules | {Path("pytest_clusterqual/suite", name) for name in FILES}
 
     shutil.rmtree(tmp_path / "qualification")  # what is found now came with the wheel
-    program = "from pytest_clusterqual import init; print(init.__file__, *init.suite())"
+    program = "from pytest_clusterqual.commands import init; print(init.__file__, *init.suite())"
     found = subprocess.run([sys.executable, "-c", program], cwd=installed, check=True, capture_output=True, text=True)
-    assert found.stdout.split() == [str(installed / "pytest_clusterqual" / "init.py"), *FILES]
+    assert found.stdout.split() == [str(installed / "pytest_clusterqual" / "commands" / "init.py"), *FILES]

@@ -11,11 +11,11 @@ from made import RUN, judgement
 from recorded_made import PROJECT, TEST, recorded
 
 from pytest_clusterqual.errors import ProjectFileError, RunFolderError
-from pytest_clusterqual.judging import changes, judge_again, own_project
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.record import Record, Verdict
 from pytest_clusterqual.read.project import recorded_project
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.recorded.judging import changes, judge_again, own_project
 
 
 def by(text: str) -> Project:

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.leases import Leases
+from pytest_clusterqual.folder.leases import Leases
 
 # Takes leases on what its arguments name, one after the other; while it has them, nobody else may have made the files.
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from pytest_clusterqual.leases import Leases
+from pytest_clusterqual.folder.leases import Leases
 
 folder, hold, wanted = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 leases = Leases(folder / "leases")

@@ -13,15 +13,15 @@ from made import conditions
 from nodes_made import node
 from project_files import SMALL
 
-from pytest_clusterqual.fabric_measuring import asked_algorithm, fabric
+from pytest_clusterqual.measure.fabric import asked_algorithm, fabric
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
 from pytest_clusterqual.model.topology import Links
 from pytest_clusterqual.model.workload import Layout
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import RankResult
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (MIB, KIB)

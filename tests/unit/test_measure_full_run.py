@@ -12,17 +12,17 @@ from full_run_made import ladders, quiet
 from made import conditions
 from project_files import SMALL
 
-from pytest_clusterqual.cases import cases
-from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.measure.cases import cases
+from pytest_clusterqual.measure.criteria import judge, measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.full_run import Failure, FullRunMeasurement
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.training_launch import Trained
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.training_launch import Trained
+from pytest_clusterqual.session.world import RankResult
 
 FAILED = "full run of ddp on one node failed: rank 0 on node0 was killed\nlast lines of node0:\nTraceback"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from full_run_made import quiet, quiet_run
 
-from pytest_clusterqual import full_run_measuring
+from pytest_clusterqual.measure import full_run
 from pytest_clusterqual.model.full_run import Checkpoints
 from pytest_clusterqual.model.project import FullRunPlan
 from pytest_clusterqual.model.workload import Layout
@@ -17,11 +17,11 @@ from pytest_clusterqual.model.workload import Layout
 def alone(monkeypatch: pytest.MonkeyPatch, minutes: float | None) -> tuple[str, list[dict[str, Any]]]:
     """Why there was no run on one node, and what was asked of one."""
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(full_run_measuring, "_run", lambda *_, **how: asked.append(how))
+    monkeypatch.setattr(full_run, "_run", lambda *_, **how: asked.append(how))
     plan = FullRunPlan(minutes=None if minutes is None else minutes * 60)
     project = SimpleNamespace(full_run=plan, unfit=lambda *_, **__: "")
     session: Any = SimpleNamespace(project=project, nproc_per_node=1)
-    _, why = full_run_measuring._alone(session, Layout(name="ddp"), quiet_run(), Checkpoints(), None)
+    _, why = full_run._alone(session, Layout(name="ddp"), quiet_run(), Checkpoints(), None)
     return why, asked
 
 
@@ -41,4 +41,4 @@ def test_what_one_node_would_do_for_too_long_is_not_begun(monkeypatch: pytest.Mo
 
 
 def test_the_last_step_is_the_last_that_was_done() -> None:
-    assert full_run_measuring._last_step([quiet(0, 7), quiet(1, 9)]) == 9
+    assert full_run._last_step([quiet(0, 7), quiet(1, 9)]) == 9

@@ -15,16 +15,16 @@ from made import conditions
 from pairs_made import exchanged, names, of_node
 from project_files import SMALL
 
-from pytest_clusterqual.cases import Case, cases
-from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.measure.cases import Case, cases
+from pytest_clusterqual.measure.criteria import judge, measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, PairsMeasurement, RankFabric
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import RankResult
 
 MIB = 1 << 20
 NODES = 4
@@ -119,7 +119,7 @@ def test_a_pair_that_hangs_takes_nothing_from_the_verdict(tmp_path: Path, monkey
         raise JobError("pairs did not end within its limit")
 
     answers = Answers(tmp_path, seconds=0.5)
-    monkeypatch.setattr("pytest_clusterqual.pair_measuring.after_sweep", hang)
+    monkeypatch.setattr("pytest_clusterqual.measure.pairs.after_sweep", hang)
     m = measured(answers)
     assert m.pairs == ()
     busbw = next(judgement for judgement in judge(answers.project, m) if judgement.quantity == "busbw")

@@ -12,16 +12,16 @@ from made import conditions
 from project_files import SMALL
 from rungs_made import fits
 
-from pytest_clusterqual.cases import Case
-from pytest_clusterqual.criteria import measure
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.measure.cases import Case
+from pytest_clusterqual.measure.criteria import measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.memory import MemoryLadderMeasurement, RungResult
 from pytest_clusterqual.model.rungs import rungs
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import RankResult
 
 CASE = Case(criterion="memory", nodes=4, part="ladder")
 ALL = ["one device", "microbatch 2", "microbatch 1", "recompute selective", "recompute full"]
@@ -94,7 +94,7 @@ def climbed(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> dict[str, RungResu
         def seconds(self) -> float:
             return ranks.now - self._began
 
-    monkeypatch.setattr("pytest_clusterqual.rung_measuring.Clock", Clock)
+    monkeypatch.setattr("pytest_clusterqual.measure.rungs.Clock", Clock)
     m = cast(MemoryLadderMeasurement, measure(cast(Session, ranks), CASE))
     return {result.rung.name: result for result in m.rungs}
 

@@ -13,16 +13,16 @@ from made import conditions
 from project_files import SMALL
 from waterfall_made import Made
 
-from pytest_clusterqual.cases import Case
-from pytest_clusterqual.criteria import judge, measure
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.measure.cases import Case
+from pytest_clusterqual.measure.criteria import judge, measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.model.training import ScalingMeasurement
 from pytest_clusterqual.read.project import load_project
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import RankResult
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import RankResult
 
 CASE = Case(criterion="scaling", nodes=2, layout="ddp", baseline=1)
 TRAINING, LADDER = "pytest_clusterqual.rank.training:fixed_work", "pytest_clusterqual.rank.ladder:climb"
@@ -75,7 +75,7 @@ class Ranks:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measurement takes 10 s."""
-    monkeypatch.setattr("pytest_clusterqual.measuring.Clock", lambda: SimpleNamespace(wall=0.0, seconds=10.0))
+    monkeypatch.setattr("pytest_clusterqual.measure.training.Clock", lambda: SimpleNamespace(wall=0.0, seconds=10.0))
 
 
 def measured(ranks: Ranks, case: Case = CASE) -> ScalingMeasurement:

@@ -17,16 +17,16 @@ from recorded_made import PROJECT, TEST, recorded
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.judge.decision.verdict import decide
-from pytest_clusterqual.judging import changes, judge_again, own_project
-from pytest_clusterqual.merging import merge
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.recorded.judging import changes, judge_again, own_project
+from pytest_clusterqual.recorded.merging import merge
 from pytest_clusterqual.report.text import repeat_with
-from pytest_clusterqual.runs import RunFolder, Selected
 
 OTHER = "qualification/test_memory.py::test_memory[fsdp-2nodes]"
 RACK = [f"gpu{number:03}" for number in (1, 2, 3, 4)]

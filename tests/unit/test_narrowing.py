@@ -10,8 +10,8 @@ import pytest
 from pairs_made import names
 
 from pytest_clusterqual.errors import JobError, LaunchError
-from pytest_clusterqual.narrowing import narrowed
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.measure.narrowing import narrowed
+from pytest_clusterqual.session.session import Session
 
 SIZES = (1024, 4096, 65536)
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 from made import RUN, STARTED, passed, record, without_value
 
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.model.project import KnownException, Project
 from pytest_clusterqual.model.record import Record, Verdict
-from pytest_clusterqual.outcomes import earlier, exit_code, unanswered, with_exception
-from pytest_clusterqual.runs import RunFolder, Selected
+from pytest_clusterqual.recorded.outcomes import earlier, exit_code, unanswered, with_exception
 
 DAY = datetime.datetime.fromtimestamp(STARTED, datetime.timezone.utc).date()
 YESTERDAY, TOMORROW = DAY - datetime.timedelta(days=1), DAY + datetime.timedelta(days=1)

@@ -14,13 +14,14 @@ from fabric_made import exchanged_by
 from made import conditions, judgement, memory_measurement
 from test_judge_scaling import interleaved
 
-from pytest_clusterqual import cli, criteria
-from pytest_clusterqual.cases import Case
+from pytest_clusterqual import cli
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.measure import criteria
+from pytest_clusterqual.measure.cases import Case
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.record import Judgement, Record, Verdict
 from pytest_clusterqual.report import plots
-from pytest_clusterqual.runs import RunFolder
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.session.session import Session
 
 SUITE = Path(__file__).parents[2] / "qualification"
 PROJECT = """version: 1
@@ -64,7 +65,7 @@ class Bench:
             shutil.copy(SUITE / f"test_{criterion}.py", pytester.path)
         (pytester.path / "clusterqual.yaml").write_text(PROJECT)
         monkeypatch.setattr(criteria, "measure", self._measure)
-        monkeypatch.setattr(criteria, "judge", self._judge)
+        monkeypatch.setattr("pytest_clusterqual.judge.verdict._judge_kind", self._judge)
         monkeypatch.setattr(Session, "topology", SimpleNamespace(links=None))
         monkeypatch.setattr(plots, "write_plots", lambda *_, **__: ([], ""))
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from project_files import SMALL
 
-from pytest_clusterqual.cases import cases
+from pytest_clusterqual.commands.planning import parts
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.measure.cases import cases
+from pytest_clusterqual.measure.needs import Needs
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.project import Project
 from pytest_clusterqual.model.rungs import rungs
 from pytest_clusterqual.model.workload import Factory, Layout, Loader, Workload
-from pytest_clusterqual.needs import Needs
-from pytest_clusterqual.planning import parts
 from pytest_clusterqual.read.project import load_project
 
 OWN = """\

@@ -10,10 +10,10 @@ import pytest
 from asked_made import LAUNCHER, Options
 from recorded_made import PROJECT, recorded
 
-from pytest_clusterqual.asked import read_asked
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.reporting import check_place
+from pytest_clusterqual.recorded.reporting import check_place
+from pytest_clusterqual.run.asked import read_asked
 
 
 @pytest.fixture

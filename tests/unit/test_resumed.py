@@ -19,10 +19,10 @@ from asked_made import LAUNCHER, Options, opened
 from made import memory_measurement
 from recorded_made import PROJECT, TEST
 
-from pytest_clusterqual.asked import open_folder, other_machine, read_asked
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.leases import write_alone
-from pytest_clusterqual.run import Qualification
+from pytest_clusterqual.folder.leases import write_alone
+from pytest_clusterqual.run.asked import open_folder, other_machine, read_asked
+from pytest_clusterqual.run.qualification import Qualification
 
 FILE = PROJECT.replace("  data: {path: not-on-this-machine.bytes}\n", "") + LAUNCHER
 
@@ -68,7 +68,7 @@ def test_a_new_run_is_not_gone_on_with_either(site: Path) -> None:
 
 def test_a_session_that_was_killed_writes_no_more(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from pytest_clusterqual.leases import write_alone\n"
+        "import sys, time; from pathlib import Path; from pytest_clusterqual.folder.leases import write_alone\n"
         "end = write_alone(Path(sys.argv[1])); print('writes', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -125,7 +125,7 @@ def test_what_is_measured_on_another_machine_is_not_kept(site: Path, monkeypatch
         measured.append(case)
         return replace(made, conditions=elsewhere)
 
-    monkeypatch.setattr("pytest_clusterqual.criteria.measure", measure)
+    monkeypatch.setattr("pytest_clusterqual.measure.criteria.measure", measure)
     folder, _ = opened(site, qual_resume="run")
     project = SimpleNamespace(of_test=lambda _: None)
     one: Any = SimpleNamespace(

@@ -8,7 +8,7 @@ import pytest
 from made import RUN
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder
 
 
 def made(path: Path) -> RunFolder:

@@ -13,8 +13,8 @@ from made import RUN, STARTED, memory_measurement
 from made import record as any_record
 
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.model.record import Record
-from pytest_clusterqual.runs import RunFolder, Selected
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from made import RUN, conditions, memory_measurement, record, whole_run, without_value
 
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.folder.runs import RunFolder, default_path
 from pytest_clusterqual.model.record import SCHEMA, Verdict
 from pytest_clusterqual.model.variables import environment_variables
-from pytest_clusterqual.runs import RunFolder, default_path
 
 ENVIRONMENT = {
     "project": "demo",
@@ -124,7 +124,9 @@ def test_folder_with_other_files_is_refused_and_untouched(tmp_path: Path) -> Non
 
 def test_of_two_runs_that_start_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path)
-    monkeypatch.setattr("pytest_clusterqual.runs._refuse_what_is_not_empty", lambda path: None)  # both looked before
+    monkeypatch.setattr(
+        "pytest_clusterqual.folder.runs._refuse_what_is_not_empty", lambda path: None
+    )  # both looked before
     with pytest.raises(RunFolderError, match="already holds a run"):
         made(tmp_path)
 

@@ -17,9 +17,10 @@ from made import RUN, STARTED, memory_measurement, record
 from recorded_made import TEST, recorded
 from run_made import with_telemetry
 
-from pytest_clusterqual import lines
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.judging import judge_again, own_project
+from pytest_clusterqual.folder import lines
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.folder.samples import Stored, line_of
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric, SynchronizationMeasurement
@@ -28,9 +29,8 @@ from pytest_clusterqual.model.hardware import Gpu, NodeHardware
 from pytest_clusterqual.model.hardware import Path as Between
 from pytest_clusterqual.model.measurement import Measurement, NodesMeasurement
 from pytest_clusterqual.model.training import RankTraining, ScalingMeasurement, ScalingRun
+from pytest_clusterqual.recorded.judging import judge_again, own_project
 from pytest_clusterqual.report.plots import write_plots
-from pytest_clusterqual.runs import RunFolder
-from pytest_clusterqual.samples import Stored, line_of
 
 MEASURED, RECORDED = "measurements.jsonl", "records.jsonl"
 

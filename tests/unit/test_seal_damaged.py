@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from seal_made import keys, manifest_of, needs_ssh, rewritten, sealed, told_otherwise, with_part
 
-from pytest_clusterqual import verifying
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.sealing import MANIFEST, SIGNATURE
-from pytest_clusterqual.verifying import verify
+from pytest_clusterqual.recorded import verifying
+from pytest_clusterqual.recorded.sealing import MANIFEST, SIGNATURE
+from pytest_clusterqual.recorded.verifying import verify
 
 FLAGS, METHOD, NAME = 8, 10, 46  # places in an entry of a zip's directory
 

@@ -12,16 +12,16 @@ import pytest
 from recorded_made import PROJECT, TEST
 from seal_made import Change, added, edited, resealed, run_folder, sealed, told_otherwise, with_part
 
-from pytest_clusterqual import following
 from pytest_clusterqual.cli import main
-from pytest_clusterqual.deciding import conclude, plan_of
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.judge.decision.verdict import decide, judge_decision
-from pytest_clusterqual.judging import changes
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Record, Verdict
-from pytest_clusterqual.runs import RunFolder, Selected
-from pytest_clusterqual.verifying import Verified, verify
+from pytest_clusterqual.recorded import following
+from pytest_clusterqual.recorded.deciding import conclude, plan_of
+from pytest_clusterqual.recorded.judging import changes
+from pytest_clusterqual.recorded.verifying import Verified, verify
 
 OWN = "qualification/test_own.py::test_barrier"
 DECIDED = "qualification/test_decision.py::test_decision[2nodes]"

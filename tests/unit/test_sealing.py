@@ -14,9 +14,9 @@ from seal_made import keys, needs_ssh, resealed, rewritten, run_folder, sealed, 
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.runs import RunFolder
-from pytest_clusterqual.sealing import MANIFEST, SIGNATURE, default_name, seal
-from pytest_clusterqual.verifying import verify
+from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.recorded.sealing import MANIFEST, SIGNATURE, default_name, seal
+from pytest_clusterqual.recorded.verifying import verify
 
 RECORDS = {"environment.json", "measurements.jsonl", "records.jsonl", "clusterqual.yaml", MANIFEST}
 

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_clusterqual.launch.plan import NodePlan
 from pytest_clusterqual.model.topology import RankMap, RankPlace
-from pytest_clusterqual.session import Session
-from pytest_clusterqual.world import Job
+from pytest_clusterqual.session.session import Session
+from pytest_clusterqual.session.world import Job
 
 NODES = [NodePlan(name=name, host=name) for name in ("node0", "node1")]
 
@@ -42,7 +42,7 @@ class World:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
-    monkeypatch.setattr("pytest_clusterqual.session.World", World)
+    monkeypatch.setattr("pytest_clusterqual.session.session.World", World)
     monkeypatch.setattr(Session, "hardware", {})
     launcher: Any = SimpleNamespace(device="cpu", simulated=True, oversubscribed=False)
     project: Any = SimpleNamespace(launcher=SimpleNamespace(rank_map="cyclic", start_timeout=1.0, job_timeout=1.0))

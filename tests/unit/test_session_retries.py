@@ -10,7 +10,7 @@ import pytest
 
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.launch.plan import NodePlan
-from pytest_clusterqual.session import Session
+from pytest_clusterqual.session.session import Session
 
 NODES = [NodePlan(name="node1", host="node1"), NodePlan(name="node2", host="node2")]
 
@@ -30,7 +30,7 @@ class Blocked:
 
 
 def test_nodes_that_cannot_connect_are_not_tried_a_third_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("pytest_clusterqual.session.World", Blocked)
+    monkeypatch.setattr("pytest_clusterqual.session.session.World", Blocked)
     monkeypatch.setattr(Session, "hardware", {})
     launcher: Any = SimpleNamespace(device="cpu")
     project: Any = SimpleNamespace(launcher=SimpleNamespace(rank_map="block", start_timeout=1.0, job_timeout=1.0))

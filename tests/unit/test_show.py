@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_clusterqual.show import Pace
-from pytest_clusterqual.world import Progress
+from pytest_clusterqual.run.progress import Pace
+from pytest_clusterqual.session.world import Progress
 
 
 def told(*seen: tuple[float, float]) -> list[float | None]:

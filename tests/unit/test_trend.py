@@ -15,11 +15,11 @@ from made import STARTED, conditions, judgement, record
 from recorded_made import recorded
 
 from pytest_clusterqual.cli import main
-from pytest_clusterqual.comparing import Comparison
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.trend import trends
 from pytest_clusterqual.model.comparison import Trends
 from pytest_clusterqual.model.record import Interval, Record, Verdict
+from pytest_clusterqual.recorded.comparing import Comparison
 from pytest_clusterqual.report.plot_style import svg
 from pytest_clusterqual.report.plot_trend import trend_picture
 from pytest_clusterqual.report.trend_table import trend_report

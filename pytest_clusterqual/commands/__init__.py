@@ -1,0 +1,1 @@
+"""What the `clusterqual` command does, a module a subcommand or kind of evidence."""

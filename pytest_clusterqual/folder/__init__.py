@@ -1,0 +1,1 @@
+"""What a run leaves behind: its folder, the lines in it, and who may write there."""
