@@ -105,9 +105,9 @@ class Cluster:
                 function, kwargs, nodes=nodes, timeout=timeout, fresh=fresh, arrangement=self._arrangement
             )
         except ClusterQualError as error:
-            from pytest_clusterqual.run.qualification import remember_error
+            from pytest_clusterqual.run.items import ERROR
 
-            remember_error(self._item, error)
+            self._item.stash[ERROR] = error
             raise error.with_traceback(None) from None  # the message tells all; how jobs are sent does not help
 
 
@@ -186,7 +186,7 @@ class _remembering:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, ClusterQualError):
-            from pytest_clusterqual.run.qualification import remember_error
+            from pytest_clusterqual.run.items import ERROR
 
-            remember_error(self._item, error)
+            self._item.stash[ERROR] = error
             raise pytest.fail.Exception(str(error), pytrace=False) from None  # told once, not with what led to it

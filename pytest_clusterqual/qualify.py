@@ -21,7 +21,8 @@ from pytest_clusterqual.model.record import Judgement, Record, Verdict, accepted
 from pytest_clusterqual.model.requirement import own_requirement
 from pytest_clusterqual.report import terminal
 from pytest_clusterqual.report.asides import exception_of
-from pytest_clusterqual.run.qualification import Qualification, measurement_id
+from pytest_clusterqual.run.items import MEASUREMENT
+from pytest_clusterqual.run.qualification import Qualification
 
 
 class Qualify:
@@ -41,8 +42,8 @@ class Qualify:
                 "figures of your own are judged by qualify.samples(...)"
             )
         judgements = judge(self._qualification.project.of_test(self._item.nodeid), measurement)
-        records = self._qualification.record(
-            self._item, judgements, measurement.conditions, measurement_id(self._item),
+        records = self._qualification.recorder.add(
+            self._item, judgements, measurement.conditions, self._item.stash.get(MEASUREMENT, None),
             started=measurement.started, seconds=measurement.seconds,
         )  # fmt: skip
         self._conclude(records, terminal.failure_message(judgements, measurement.conditions))
@@ -51,7 +52,7 @@ class Qualify:
     def _expected(self, decision: Decision) -> tuple[Judgement, ...]:
         plan = self._qualification.project.decision or DecisionPlan()
         judgement = judge_decision(decision, plan)
-        records = self._qualification.record(self._item, [judgement], started=time.time(), seconds=0.0)
+        records = self._qualification.recorder.add(self._item, [judgement], started=time.time(), seconds=0.0)
         self._conclude(records, f"{judgement.verdict}: {judgement.reason}")
         return (judgement,)
 
@@ -69,7 +70,9 @@ class Qualify:
         judgement = judge_quantity(figure, requirement)
         session, nodes = self._qualification.session, self._qualification.nodes_of(self._item)
         conditions = session.conditions(nodes=nodes, telemetry=session.telemetry(nodes))
-        records = self._qualification.record(self._item, [judgement], conditions, started=time.time(), seconds=0.0)
+        records = self._qualification.recorder.add(
+            self._item, [judgement], conditions, started=time.time(), seconds=0.0
+        )
         self._conclude(records, terminal.failure_message([judgement], conditions))
         return judgement
 

@@ -23,11 +23,9 @@ from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
-from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict
+from pytest_clusterqual.model.record import Verdict
 from pytest_clusterqual.recorded import deciding
-from pytest_clusterqual.recorded.judging import changes
 from pytest_clusterqual.recorded.outcomes import (
-    earlier,
     failed,
     layout_params,
     outcomes,
@@ -35,11 +33,21 @@ from pytest_clusterqual.recorded.outcomes import (
     with_exception,
     without_number,
 )
-from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.network_map import network_map
 from pytest_clusterqual.run.asked import import_path, open_folder, other_machine, read_asked
 from pytest_clusterqual.run.ending import Ending, Sigterm
+from pytest_clusterqual.run.items import (
+    ERROR,
+    GATES_NOT_RUN,
+    MEASUREMENT,
+    RECORDED,
+    case_of,
+    name_of_criterion,
+    needs_of,
+    without_case,
+)
 from pytest_clusterqual.run.progress import ProgressLine
+from pytest_clusterqual.run.recorder import Recorder
 from pytest_clusterqual.session.session import Session
 from pytest_clusterqual.session.world import Progress
 
@@ -66,9 +74,9 @@ class Qualification:
         self._tests: dict[str, Selected] = {}
         self._kept: dict[str, str] = {}
         self._replay = self.asked.replay
-        self._problem = ""
         self._refused = ""
         self._ending = Ending(self.asked)
+        self._recorder: Recorder | None = None
         self._session: Session | None = None
         self._leases: Leases | None = None
         self._lease: Lease | None = None
@@ -103,9 +111,9 @@ class Qualification:
         criterion come before Full-Run, which ends the warm ranks that they can use; those of single
         nodes come first of all.
         """
-        needed = {name for item in items for name in _needs(item)}
+        needed = {name for item in items for name in needs_of(item)}
         # A criterion without a section in the file is not asked.
-        self._tests = {item.nodeid: self._selected(item, needed) for item in items if not _without_case(item)}
+        self._tests = {item.nodeid: self._selected(item, needed) for item in items if not without_case(item)}
 
         def place(item: pytest.Item) -> float:
             if item.nodeid in self._tests and self._tests[item.nodeid].node:
@@ -116,11 +124,11 @@ class Qualification:
         return sorted(items, key=place)
 
     def _selected(self, item: pytest.Item, needed: Collection[str]) -> Selected:
-        declared, case, index = plugin.criterion_of(item), _case_of(item), plugin.single_node(item)
+        declared, case, index = plugin.criterion_of(item), case_of(item), plugin.single_node(item)
         # Gates want an order, and there is one only among the tests of all nodes.
         gated = declared is not None and (declared[0] in needed or declared[1])
         return Selected(
-            criterion=declared[0] if declared else "own",
+            criterion=name_of_criterion(item),
             layout=case.subject if case else "",
             node="" if index is None or gated else self.asked.node_names[index],
             inapplicable=case.inapplicable if case else "",
@@ -132,6 +140,7 @@ class Qualification:
         """Have the nodes and open the run folder; starts no rank."""
         if self._replay is not None:
             self.folder = open_folder(self.config, self.asked, simulated=self._replay.simulated)
+            self._recorder = Recorder(self.folder, self.project, self._replay)
             self.folder.select(self._tests)
             self._kept = self._replay.into(self.folder, self._tests)
             return
@@ -145,6 +154,7 @@ class Qualification:
                 self._leases = Leases(self.folder.path / "leases")
             else:
                 self.folder = open_folder(self.config, self.asked, simulated=launcher.simulated)
+            self._recorder = Recorder(self.folder, self.project, None)
             self.folder.select(self._tests)
             if any(test.criterion == "fabric" for test in self._tests.values()):
                 self.folder.add_text("network-map.txt", network_map(self.asked.network_map, width=_MAP_WIDTH) + "\n")
@@ -173,9 +183,15 @@ class Qualification:
             raise ClusterQualError("no qualification session is open: it exists only while tests run")
         return self._session
 
+    @property
+    def recorder(self) -> Recorder:
+        """What writes the records; only tests that run may ask for it."""
+        assert self._recorder is not None
+        return self._recorder
+
     def nodes_of(self, item: pytest.Item) -> tuple[str, ...]:
         """The names of the nodes that a test has for itself; the decision needs none."""
-        if (plugin.criterion_of(item) or ("",))[0] == "decision":
+        if name_of_criterion(item) == "decision":
             return ()
         index = plugin.single_node(item)
         return self.session.all_nodes if index is None else self.session.all_nodes[index : index + 1]
@@ -202,31 +218,30 @@ class Qualification:
 
         One that nobody asked for has not failed: the test runs, and its records say which gate was not run.
         """
-        declared = plugin.criterion_of(item)
-        if declared is None or not declared[1]:
+        needs, case = needs_of(item), case_of(item)
+        if not needs:
             return
-        case = _case_of(item)
         if case is not None and case.inapplicable:
             return
         assert self.folder is not None
         self.folder.refresh()
         known, params = outcomes(self.folder), case.params if case else {}
         asked = [(test.criterion, layout_params(test)) for test in self._tests.values()]
-        unasked = not_run(declared[1], [*asked, *((each.criterion, each.params) for each in known)], params)
-        item.stash[_gates_not_run] = unasked
+        unasked = not_run(needs, [*asked, *((each.criterion, each.params) for each in known)], params)
+        item.stash[GATES_NOT_RUN] = unasked
         if self.config.getoption("--qual-keep-going"):
             return
-        reason = gate([name for name in declared[1] if name not in unasked], known, params)
+        reason = gate([name for name in needs if name not in unasked], known, params)
         if reason:
-            judgement = without_number(declared[0], Verdict.BLOCKED, reason)
-            self.record(item, [judgement], started=time.time(), seconds=0.0)
+            judgement = without_number(name_of_criterion(item), Verdict.BLOCKED, reason)
+            self.recorder.add(item, [judgement], started=time.time(), seconds=0.0)
             pytest.skip(f"BLOCKED: {reason}")
 
     def measure(self, item: pytest.Item, case: Case) -> Measurement:
         """Measure the case and keep the raw measurement before anyone judges it."""
         assert self.folder is not None
         if kept := self._kept.get(item.nodeid):
-            item.stash[_measurement_id] = kept
+            item.stash[MEASUREMENT] = kept
             return self.folder.measurements()[kept][2]
         if self._replay is not None:
             raise MeasurementError(self._replay.why_not(item.nodeid))
@@ -237,7 +252,7 @@ class Qualification:
         self._refused = other_machine(self.folder, measurement.conditions)
         if self._refused:
             raise RunFolderError(self._refused)
-        item.stash[_measurement_id] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
+        item.stash[MEASUREMENT] = self.folder.add_measurement(case.criterion, item.nodeid, measurement)
         self._note_machine(measurement.conditions)
         judge(project, measurement)  # a measurement that cannot be judged is an ERROR of its fixture
         return measurement
@@ -259,92 +274,37 @@ class Qualification:
                 "backend": conditions.backend, "versions": conditions.versions, "links": to_json(links),
             })  # fmt: skip
 
-    def record(
-        self,
-        item: pytest.Item,
-        judgements: Sequence[Judgement],
-        conditions: Conditions | None = None,
-        measurement: str | None = None,
-        *,
-        started: float,
-        seconds: float,
-    ) -> list[Record]:
-        """Write one record a judgement, at once, and hand the figures to pytest's own JUnit file."""
-        assert self.folder is not None
-        declared, before = plugin.criterion_of(item), self._earlier(item)
-        # What is required comes first: it is what a reader of the test looks for.
-        records = [
-            Record(
-                schema=SCHEMA,
-                run=self.folder.run,
-                test=item.nodeid,
-                criterion=declared[0] if declared else "own",
-                judgement=judgement,
-                conditions=conditions,
-                measurement=measurement,
-                started=started,
-                seconds=seconds,
-                attempt=self.folder.attempt,
-                earlier=before,
-                gates_not_run=item.stash.get(_gates_not_run, ()),
-            )
-            for judgement in sorted(judgements, key=lambda judgement: judgement.verdict is Verdict.MEASURED)
-        ]
-        records = [with_exception(record, self.project) for record in records]
-        # A resumed run judges again what it kept, and keeps the record, too, where that says the same.
-        known = [each for each in self.folder.records() if (each.test, each.measurement) == (item.nodeid, measurement)]
-        again = measurement is not None and not changes(known, records)
-        self._keep([] if again else records)
-        item.user_properties.extend(junit.numbered(records))
-        item.stash[_recorded] = True
-        return records
-
-    def _keep(self, records: Sequence[Record]) -> None:
-        assert self.folder is not None
-        for record in records:
-            try:
-                self.folder.add_record(record)
-            except RunFolderError as error:
-                self._problem = str(error)  # told at the end; the folder keeps the record and tries again
-
-    def _earlier(self, item: pytest.Item) -> tuple[Verdict, ...]:
-        """The verdicts of earlier attempts; the decision makes none, it follows from what others made."""
-        assert self.folder is not None
-        if (plugin.criterion_of(item) or ("",))[0] == "decision":
-            return ()
-        return earlier(self.folder, item.nodeid) if self._replay is None else self._replay.earlier(item.nodeid)
-
     def note_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """A test that ended without a verdict of its own is an ERROR, with a record."""
         if self._progress is not None:
             self._progress.clear()
-        if self.folder is None or _recorded in item.stash or self._refused:  # a refusal is no verdict on the machine
+        if self.folder is None or RECORDED in item.stash or self._refused:  # a refusal is no verdict on the machine
             return
         if report.skipped and self._replay is not None:
             kept = self._replay.kept(item.nodeid)
             mine = [replace(each, run=self.folder.run, test=item.nodeid, attempt=1) for each in kept]
-            self._keep([with_exception(each, self.project) for each in mine])
+            self.recorder.keep([with_exception(each, self.project) for each in mine])
         if not report.failed:
             return
         reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"
-        error = item.stash.get(_error, None)
+        error = item.stash.get(ERROR, None)
         if plugin.criterion_of(item) is None and (
             error is None or str(error).splitlines()[0] not in report.longreprtext
         ):
             return  # a test of the user's own that failed for reasons of its own
-        declared = plugin.criterion_of(item)
-        judgement = failed(declared[0] if declared else "own", reason, error, logs=self.folder.path / "ranks")
-        self.record(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
+        judgement = failed(name_of_criterion(item), reason, error, logs=self.folder.path / "ranks")
+        self.recorder.add(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def finish(self, exitstatus: int) -> int:
         """End the ranks and write the reports, which a worker leaves to the controller."""
         self.close()
+        problem = self._recorder.problem if self._recorder else ""
         if self._given:
-            self.config.workeroutput[plugin.GIVEN] = self._problem  # type: ignore[attr-defined]  # xdist's
+            self.config.workeroutput[plugin.GIVEN] = problem  # type: ignore[attr-defined]  # xdist's
         elif self.folder is not None:
-            return self._ending.finish(self.folder, exitstatus, self._problem)
+            return self._ending.finish(self.folder, exitstatus, problem)
         return exitstatus
 
     def print_summary(self, reporter: pytest.TerminalReporter) -> None:
@@ -366,35 +326,3 @@ class Qualification:
         """Give SIGTERM back its old meaning; the last thing of a run."""
         if self._sigterm is not None:
             self._sigterm.restore()
-
-
-_measurement_id = pytest.StashKey[str]()
-_recorded = pytest.StashKey[bool]()
-_gates_not_run = pytest.StashKey[tuple[str, ...]]()
-_error = pytest.StashKey[ClusterQualError]()
-
-
-def remember_error(item: pytest.Item, error: ClusterQualError) -> None:
-    """Keep the error of a test's fixture for its record."""
-    item.stash[_error] = error
-
-
-def measurement_id(item: pytest.Item) -> str | None:
-    """The id of the raw measurement behind a test, once it was made."""
-    return item.stash.get(_measurement_id, None)
-
-
-def _needs(item: pytest.Item) -> tuple[str, ...]:
-    declared = plugin.criterion_of(item)
-    return declared[1] if declared else ()
-
-
-def _case_of(item: pytest.Item) -> Case | None:
-    callspec = getattr(item, "callspec", None)
-    case = callspec.params.get("case") if callspec else None
-    return case if isinstance(case, Case) else None
-
-
-def _without_case(item: pytest.Item) -> bool:
-    """True of a test that wants a case of its criterion, where the file has none."""
-    return "case" in getattr(item, "fixturenames", ()) and _case_of(item) is None

@@ -213,7 +213,9 @@ def run(site: LabSite, fault: Fault) -> None:
                 undo.enter_context(disks.shared_disk(site.lab, site.checkpoints, 24 << 20))
             if fault.phase == "before launch":
                 undo.enter_context(fault.plant(site, host))
-            running = undo.enter_context(site.start(*tests, full_run=fault.full_run, **fault.options))
+            # Where training is to fail it is long enough not to be over before the fault is there.
+            length = {"steps": 2000} if fault.phase == "checkpoint" and fault.verdict == "ERROR" else {}
+            running = undo.enter_context(site.start(*tests, full_run={**length, **fault.full_run}, **fault.options))
             if fault.phase == "rendezvous":
                 wait_until(lambda: host.processes(agent()), seconds=60, what="the agent's start")
             elif fault.phase == "checkpoint":

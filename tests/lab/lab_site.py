@@ -215,6 +215,14 @@ class Running:
         self.folder = folder
         self._began = time.monotonic()
 
+    def read_until(self, words: str) -> None:
+        """Wait until it has printed these words, or fail at its end; `end` tells what it prints after them."""
+        assert self.command.stdout is not None
+        said = ""
+        while words not in said:
+            said += (one := self.command.stdout.read(1))
+            assert one, said
+
     def end(self, timeout: float) -> Ended:
         """Wait for the end; longer than `timeout` seconds is a failure of the test."""
         out, _ = self.command.communicate(timeout=timeout)

@@ -11,31 +11,39 @@ import lab_faults_network as network
 import pytest
 from lab_host import Host, Impossible, refused
 from lab_hosts import Lab
-from lab_probes import connection, python
+from lab_probes import connection, python, until
 
 MIB = 1 << 20
 RECEIVE = """
-import socket, time
+import socket
 server = socket.create_server(("", 5000))
 print("listening", flush=True)
 peer, _ = server.accept()
-began, received = time.perf_counter(), 0
-while part := peer.recv(1 << 20):
-    received += len(part)
-print(received / (time.perf_counter() - began))
+while peer.recv(1 << 20):
+    pass
 """
 SEND = """
-import socket, sys
-socket.create_connection((sys.argv[1], 5000), timeout=10).sendall(bytes(int(sys.argv[2])))
+import socket, sys, time
+peer = socket.create_connection((sys.argv[1], 5000), timeout=60)
+began = time.perf_counter()
+peer.sendall(bytes(int(sys.argv[2])))
+peer.shutdown(socket.SHUT_WR)
+peer.recv(1)  # it ends once all was received
+print(time.perf_counter() - began)
 """
+LEAST = 0.25  # seconds: at 100 Mbit/s 4 MiB take longer, whatever else the machine does
 
 
-def rate(source: Host, target: Host) -> float:
-    """Bytes per second of 4 MiB through a socket."""
+def seconds(source: Host, target: Host) -> float:
+    """How long 4 MiB take through a socket."""
     with target.popen([sys.executable, "-S", "-c", RECEIVE], stdout=subprocess.PIPE) as receiver:
         assert receiver.stdout is not None and receiver.stdout.readline()
-        python(source, SEND, target.name, 4 * MIB)
-        return float(receiver.stdout.read())
+        return float(python(source, SEND, target.name, 4 * MIB))
+
+
+def is_fast(source: Host, target: Host) -> bool:
+    """Whether nothing on the way holds them up; other work may hold up one try, and not ten."""
+    return any(seconds(source, target) < LEAST for _ in range(10))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +52,9 @@ def rate(source: Host, target: Host) -> float:
 def test_link_rate(lab: Lab, direction: Any, slow_to: bool, slow_from: bool) -> None:
     one, two = lab.nodes
     with network.link_rate(two, "100mbit", direction=direction):
-        limited = rate(one, two), rate(two, one)
-    unlimited = rate(one, two), rate(two, one)
-    assert [free > 3 * slow for free, slow in zip(unlimited, limited, strict=True)] == [slow_to, slow_from]
+        for slow, source, target in ((slow_to, one, two), (slow_from, two, one)):
+            assert seconds(source, target) > LEAST if slow else is_fast(source, target)
+    assert is_fast(one, two) and is_fast(two, one)
 
 
 def test_a_mistake_is_not_taken_for_what_the_kernel_cannot_do(lab: Lab) -> None:
@@ -62,9 +70,9 @@ def test_a_mistake_is_not_taken_for_what_the_kernel_cannot_do(lab: Lab) -> None:
 def test_link_down(lab: Lab) -> None:
     one, two = lab.nodes
     with network.link_down(two):
-        assert connection(one, two) == "TimeoutError"
+        assert connection(one, two) != "connected"
         assert two.read("/sys/class/net/eth0/carrier") == "0\n"
-    assert connection(one, two) == "connected"
+    until(lambda: connection(one, two) == "connected")
 
 
 COUNT_DATAGRAMS = """
@@ -72,7 +80,7 @@ import socket
 server = socket.socket(type=socket.SOCK_DGRAM)
 server.setsockopt(socket.SOL_SOCKET, 33, 1 << 24)  # SO_RCVBUFFORCE: what is lost is lost on the way
 server.bind(("", 5001))
-server.settimeout(5)
+server.settimeout(60)
 print("listening", flush=True)
 received = 0
 while server.recv(16) != b"end":
@@ -106,7 +114,7 @@ def test_packet_loss(lab: Lab) -> None:
         assert arrived(one, two) == pytest.approx(0.8, abs=0.05)
         assert arrived(two, one) == pytest.approx(0.8, abs=0.05)
         assert "tcp-segmentation-offload: off" in two.run(["ethtool", "-k", "eth0"]).stdout
-    assert arrived(one, two) == 1
+    assert arrived(one, two) > 0.95
     assert "tcp-segmentation-offload: on" in two.run(["ethtool", "-k", "eth0"]).stdout
 
 
@@ -131,10 +139,11 @@ def test_other_ports_stay_open(lab: Lab) -> None:
 
 
 def test_slow_names(lab: Lab) -> None:
+    least = 0.9  # seconds: the resolver waits for one
     code = "import socket, time\nbegan = time.monotonic()\ntry: socket.gethostbyaddr('10.77.0.77')\n"
     code += "except OSError: print(time.monotonic() - began)"
     options = {"RES_OPTIONS": "timeout:1 attempts:1"}
     with network.slow_names(lab["node2"]):
-        slow = float(python(lab["node2"], code, env=options))
+        assert float(python(lab["node2"], code, env=options)) > least
         assert connection(lab["node2"], lab["node1"]) == "connected"
-    assert slow > 10 * float(python(lab["node2"], code, env=options))
+    assert any(float(python(lab["node2"], code, env=options)) < least / 10 for _ in range(10))

@@ -184,7 +184,7 @@ def end(holder: subprocess.Popen[str], keeper: int, command: int, way: str) -> N
         holder.kill()
     elif way in ("SIGTERM", "SIGINT", "SIGKILL"):
         holder.send_signal(getattr(signal, way))
-    holder.communicate("raise" if way == "exception" else "", timeout=20)
+    holder.communicate("raise" if way == "exception" else "", timeout=60)
 
 
 @pytest.mark.parametrize("way", WAYS_OUT)

@@ -20,8 +20,8 @@ def test_srun_starts_tasks_on_the_nodes(lab: Lab, partition: str) -> None:
 
 
 def test_nodes_are_idle_and_have_four_processors(lab: Lab) -> None:
-    rows = said(lab, "sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T %c").splitlines()
-    assert rows == [f"node{i} idle 4" for i in (1, 2, 3)]
+    rows = [f"node{i} idle 4" for i in (1, 2, 3)]  # once what ran before is over
+    until(lambda: said(lab, "sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T %c").splitlines() == rows)
     assert said(lab, "scontrol", "show", "hostnames", lab.hosts_arg).split() == ["node1", "node2", "node3"]
 
 

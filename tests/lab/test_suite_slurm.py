@@ -26,16 +26,16 @@ def _free_queue(lab: Lab) -> None:
 def test_the_whole_suite_passes_on_two_hosts(before: tuple[str, ...], lab: Lab) -> None:
     nodes = () if before else ("--nodes", "2")  # inside an allocation all its nodes are taken
     name = "inside" if before else "outside"
-    with nothing_left(lab, seconds=20):
+    with nothing_left(lab, seconds=60):
         suite = run_suite(lab, name, "--qual-launcher", "slurm", *nodes, before=before)
     assert suite.code == 0, suite.out[-6000:]
     assert set(suite.verdicts) == {"nodes", "memory", "fabric", "scaling", "full_run", "own"}
-    wait_until(lambda: not queue(lab), seconds=30, what="the allocation is given back")
+    wait_until(lambda: not queue(lab), seconds=60, what="the allocation is given back")
 
 
 @pytest.mark.parametrize("before", [(), SALLOC], ids=["outside", "inside"])
 def test_a_part_of_the_suite_passes(before: tuple[str, ...], lab: Lab) -> None:
-    with nothing_left(lab, seconds=20):
+    with nothing_left(lab, seconds=60):
         suite = run_suite(
             lab, f"part-{len(before)}", "--qual-launcher", "slurm", "--nodes", "2",
             "-k", "test_nodes or (test_memory and ddp)", before=before,
@@ -45,18 +45,19 @@ def test_a_part_of_the_suite_passes(before: tuple[str, ...], lab: Lab) -> None:
 
 
 def test_a_queue_that_moves_is_waited_for_in_sight(lab: Lab, lab_site: LabSite) -> None:
-    """Somebody else has the nodes for a while: the run waits, says so, and then measures."""
-    with lab.login.popen(["salloc", *SALLOC[1:], "sleep", "12"]):
-        wait_until(lambda: "RUNNING" in queue(lab), seconds=30, what="the other job runs")
+    """Somebody else has the nodes until the run has said that it waits; then it measures."""
+    with lab.login.popen(["salloc", *SALLOC[1:], "sleep", "1000"]) as other:
+        wait_until(lambda: "RUNNING" in queue(lab), seconds=60, what="the other job runs")
         with lab_site.start("test_before") as running:
+            running.read_until("for 2 nodes is pending (Resources)")
+            other.terminate()
             ended = running.end(90)
     assert ended.code == 0, ended.out[-3000:]
-    assert "for 2 nodes is pending (Resources)" in ended.out, ended.out
 
 
 @pytest.mark.full
 def test_scancel_is_told_and_the_run_goes_on_later(lab: Lab, lab_site: LabSite) -> None:
-    with nothing_left(lab, seconds=30), lab_site.start("test_before", "test_collectives") as running:
+    with nothing_left(lab, seconds=60), lab_site.start("test_before", "test_collectives") as running:
         wait_until(lab_site.marker.exists, seconds=60, what="the collective")
         lab.login.run(["scancel", "--user=root"], check=True)
         ended = running.end(90)
