@@ -131,7 +131,7 @@ def _fabric(session: Session, plan: FabricPlan, case: Case) -> Measurement:
 def _sweep(session: Session, plan: FabricPlan, case: Case, collective: str, group: str) -> FabricMeasurement:
     """A sweep, and where it missed a rate what pairs of nodes exchange."""
     sizes = case.sizes or plan.sizes
-    sweep = partial(fabric.fabric, session, collective, group, sizes=sizes, arrangement=case.rank_map)
+    sweep = partial(fabric.sweep, session, collective, group, sizes=sizes, arrangement=case.rank_map)
     try:
         measurement = _continued(session, sweep(rounds=_FIRST_ROUNDS), partial(sweep, rounds=_MORE_ROUNDS), plan.budget)
     except JobError as error:

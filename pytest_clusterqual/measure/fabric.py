@@ -33,7 +33,7 @@ _MOST_ALONE = 8  # groups of a kind that are also measured one at a time
 _CALLS_ALONE = 30  # of one size, about
 
 
-def fabric(
+def sweep(
     session: Session,
     collective: str,
     group: str,

@@ -13,7 +13,7 @@ from made import conditions
 from nodes_made import node
 from project_files import SMALL
 
-from pytest_clusterqual.measure.fabric import asked_algorithm, fabric
+from pytest_clusterqual.measure.fabric import asked_algorithm, sweep
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, RankFabric
@@ -79,7 +79,7 @@ class Ranks:
 
 def measured(ranks: Ranks, group: str, **given: Any) -> FabricMeasurement:
     given = {"rounds": 6, **given}
-    return fabric(cast(Session, ranks), "all_reduce", group, sizes=SIZES, arrangement="cyclic", **given)
+    return sweep(cast(Session, ranks), "all_reduce", group, sizes=SIZES, arrangement="cyclic", **given)
 
 
 @pytest.mark.parametrize(
