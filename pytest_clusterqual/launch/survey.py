@@ -39,6 +39,7 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _PACKAGE = re.compile(r"(?i)(nvidia[_-]nccl[_-]cu\d+)-([^-]+)\.dist-info")
 _VERSION = re.compile(r"""^__version__\s*(?::\s*\w+\s*)?=\s*['"]([^'"]+)['"]""", re.MULTILINE)
 _SECRET = re.compile(r"TOKEN|SECRET|(?<!_P)KEY|PASS|CREDENTIAL", re.IGNORECASE)  # PKEY is a partition's number
+_TOPOLOGY_FILE = "var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL's own default for NCCL_TOPO_FILE
 _HOME_CONF = os.path.expanduser("~/.nccl.conf")
 _LINK = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
 # Accelerators on the PCI bus: vendor -> classes. VGA controllers of AMD may be part of the CPU.
@@ -72,6 +73,7 @@ def survey(root: str = "/") -> "dict[str, Any]":
         "temp": Fact(space, tempfile.gettempdir()), "cwd": Fact(space, "."), "settings": Fact(settings, root),
         "reverse_dns": Fact(reverse_dns), "nvidia_smi": Fact(command, "nvidia-smi", "-q", "-x"),
         "nvidia_topo": Fact(command, "nvidia-smi", "topo", "-m"),
+        "nvidia_p2p": Fact(command, "nvidia-smi", "topo", "-p2p", "r"), "nccl_topology": Fact(nccl_topology, root),
         "rocm_topo": Fact(command, "rocm-smi", "--showtopo"),
         "rocm_names": Fact(command, "rocm-smi", "--showproductname"),
     }  # fmt: skip
@@ -282,6 +284,12 @@ def settings(root: str) -> "dict[str, str]":
         if text is not None:
             found[name] = text
     return found
+
+
+def nccl_topology(root: str) -> "dict[str, Any] | None":
+    """The file from which NCCL takes the topology here, as virtual machines have one; None without it."""
+    text = text_of(os.environ.get("NCCL_TOPO_FILE") or os.path.join(root, _TOPOLOGY_FILE), size=_LARGEST)
+    return None if text is None else {"stdout": text, "code": 0, "error": None}
 
 
 def reverse_dns() -> "dict[str, Any] | None":

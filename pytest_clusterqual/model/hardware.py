@@ -142,8 +142,9 @@ class DriverReport:
 class NodeHardware:
     """One node as it was found. `host` is what the machine calls itself, `memory` its RAM in bytes.
 
-    `memory_limit` is a cgroup's limit. `settings` is what steers NCCL and gloo there: variables and
-    the content of the files NCCL reads. `unread` says what could not be read and why.
+    `peer_access` says of each pair of GPUs (``GPU0-GPU1``) whether they read each other's memory: ``OK``, or why not in
+    the driver's letters. `memory_limit` is a cgroup's limit. `settings` is what steers NCCL and gloo there: variables
+    and the content of the files NCCL reads. `unread` says what could not be read and why.
     """
 
     node: str
@@ -154,6 +155,7 @@ class NodeHardware:
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
     paths: tuple[Path, ...] = ()
+    peer_access: dict[str, str] = field(default_factory=dict)
     driver: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)

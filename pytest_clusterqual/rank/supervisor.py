@@ -17,6 +17,8 @@ from pytest_clusterqual.rank import reach
 from pytest_clusterqual.rank.control_groups import out_of_memory_kills
 from pytest_clusterqual.rank.settings import Settings
 
+_STACKS_SECONDS = 3.0  # a busy machine may keep a worker waiting; the session itself waits for 5 s
+
 
 def serve() -> None:
     """Fork workers on the session's order until told to leave."""
@@ -116,12 +118,23 @@ class Supervisor:
             return
         state = process_state(self._worker)
         os.kill(self._worker, signal.SIGUSR1)
-        time.sleep(0.3)  # the dump is written by a signal handler: give it time, there is no reply
-        stacks = self._stacks_file()
-        text = stacks.read_text(errors="replace") if stacks.exists() else ""
+        text = _dumped(self._stacks_file(), self._worker)
         os.kill(self._worker, signal.SIGKILL)
         _pid, status = os.waitpid(self._worker, 0)
         self._ended(os.waitstatus_to_exitcode(status), state=state, stacks=text[-20_000:])
+
+
+def _dumped(stacks: Path, worker: int) -> str:
+    """The stacks that a signal handler of `worker` writes: there is no reply, they are whole once they grow no more.
+
+    Empty of a process that is stopped, or has ended: it writes none.
+    """
+    deadline = time.monotonic() + _STACKS_SECONDS
+    text = before = ""
+    while (not text or text != before) and time.monotonic() < deadline and process_state(worker)[:1] not in ("T", "Z"):
+        time.sleep(0.1)
+        before, text = text, stacks.read_text(errors="replace") if stacks.exists() else ""
+    return text
 
 
 def process_state(pid: int) -> str:

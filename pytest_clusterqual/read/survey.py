@@ -16,8 +16,10 @@ from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.hardware import Cpu, DriverReport, Gpu, Nic, NodeHardware, NodeLinks
 from pytest_clusterqual.model.host_check import HostCheck
 from pytest_clusterqual.read.captured import beginning, cpu_list, whole_number
+from pytest_clusterqual.read.nccl_paths import with_paths_of
+from pytest_clusterqual.read.nccl_topology import read_nccl_topology
 from pytest_clusterqual.read.nvidia_smi import read_nvidia_smi
-from pytest_clusterqual.read.nvidia_topo import read_topology_matrix
+from pytest_clusterqual.read.nvidia_topo import read_p2p_matrix, read_topology_matrix
 from pytest_clusterqual.read.rocm_topology import read_rocm_topology
 from pytest_clusterqual.read.survey_form import Command, Cpus, Interface, Pci, Port, Survey, read_form
 
@@ -37,24 +39,28 @@ def read_survey(survey: str | Mapping[str, Any], *, node: str) -> NodeHardware:
     driver = _read(form.nvidia_smi, "nvidia-smi -q -x", read_nvidia_smi, unread)
     links = _read(form.nvidia_topo, "nvidia-smi topo -m", read_topology_matrix, unread)
     links = links or _read(form.rocm_topo, "rocm-smi --showtopo", read_rocm_topology, unread)
+    for_nccl = _read(form.nccl_topology, "NCCL's topology file", read_nccl_topology, unread)
+    gpus = _gpus(form, driver, links, unread)
     versions = dict(form.versions or {})
     modules = [versions.pop(name, None) for name in ("nvidia_module", "amdgpu_module")]
     if driver and driver.cuda:
         versions["cuda_driver"] = driver.cuda
-    return NodeHardware(
+    found = NodeHardware(
         node=node,
         host=form.host.name if form.host else node,
         cpu=_cpu(form.cpu),
         memory=form.memory.total if form.memory else None,
         memory_limit=form.memory.limit if form.memory else None,
-        gpus=_gpus(form, driver, links, unread),
+        gpus=gpus,
         nics=_nics(form, links),
         paths=links.paths if links else (),
+        peer_access=_peers(form.nvidia_p2p, unread) if len(gpus) > 1 else {},
         driver=(driver and driver.driver) or next(filter(None, modules), None),
         versions=versions,
         settings=form.settings or {},
         unread=tuple(unread),
     )
+    return with_paths_of(found, for_nccl) if for_nccl else found
 
 
 def read_host_check(
@@ -95,20 +101,36 @@ def read_host_check(
 
 def _read(said: Command | None, what: str, reader: Callable[[str], T], unread: list[str]) -> T | None:
     """What a reader makes of a program's output; why it could not goes to `unread`."""
-    if said is None:
-        return None
-    if said.code != 0:
-        reason = said.error or beginning(said.stdout)
-        unread.append(f"{what}: {reason}" if said.code is None else f"{what}: exit code {said.code}: {reason}")
-    if not said.stdout.strip():
-        return None
     try:
-        found = reader(said.stdout)
+        found = reader(text) if (text := _text(said, what, unread)) else None
     except ReadError as error:
         unread.append(str(error))
         return None
-    unread += [f"{what}: {problem}" for problem in found.problems]
+    unread += [f"{what}: {problem}" for problem in found.problems] if found else []
     return found
+
+
+def _text(said: Command | None, what: str, unread: list[str]) -> str:
+    """What a program said, if there is one; that it failed goes to `unread`."""
+    if said is None:
+        return ""
+    if said.code != 0:
+        reason = said.error or beginning(said.stdout)
+        unread.append(f"{what}: {reason}" if said.code is None else f"{what}: exit code {said.code}: {reason}")
+    return said.stdout if said.stdout.strip() else ""
+
+
+def _peers(said: Command | None, unread: list[str]) -> dict[str, str]:
+    """Pair of GPUs -> whether both read each other's memory."""
+    try:
+        text = _text(said, "nvidia-smi topo -p2p r", unread)
+        found = read_p2p_matrix(text) if text else {}
+    except ReadError as error:
+        unread.append(str(error))
+        return {}
+    pairs = [pair for pair in found if (len(pair[0]), pair[0]) < (len(pair[1]), pair[1])]  # GPU10 comes after GPU9
+    both = {pair: {found[pair], found.get(pair[::-1], found[pair])} for pair in pairs}
+    return {"-".join(pair): "/".join(sorted(told)) for pair, told in both.items()}
 
 
 def _limit(number: int) -> float:

@@ -129,6 +129,8 @@ class Survey:
     reverse_dns: Lookup | None
     nvidia_smi: Command | None
     nvidia_topo: Command | None
+    nvidia_p2p: Command | None
+    nccl_topology: Command | None
     rocm_topo: Command | None
     rocm_names: Command | None
 

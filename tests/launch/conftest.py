@@ -12,8 +12,17 @@ from pytest_clusterqual.session.world import World
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    launcher = LocalLauncher(device="cpu", oversubscribe=True)
-    made = make_world(launcher, 2, tmp_path_factory.mktemp("logs"))
+def worlds() -> Iterator[list[World]]:
+    made: list[World] = []
     yield made
-    made.close()
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def world(worlds: list[World], tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Two nodes of one rank. The tests of a module share it, until one of them ends it: then there is another one."""
+    if not worlds or not worlds[-1].usable:
+        launcher = LocalLauncher(device="cpu", oversubscribe=True)
+        worlds.append(make_world(launcher, 2, tmp_path_factory.mktemp("logs")))
+    return worlds[-1]

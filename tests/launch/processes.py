@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.session.world import Progress, World
 
 HERE = str(Path(__file__).parent)
+PATIENCE = 120.0  # seconds; a machine may have other work to do
 
 
 def alive(pid: int) -> bool:
@@ -31,6 +33,16 @@ def ours(marker: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def until(true: Callable[[], bool]) -> bool:
+    """True as soon as it is; False if it never is."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def make_world(

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from processes import ours
+from processes import ours, until
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.launch import network
@@ -25,8 +26,7 @@ from pytest_clusterqual.launch.plan import GUARD, OWN_ADDRESS
 STOPPED = (
     "import os, signal, subprocess, sys, time; "
     "rank = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], "
-    "env={**os.environ, 'LOCAL_RANK': '3', 'X': ''}); time.sleep(0.5); os.kill(rank.pid, signal.SIGSTOP); "
-    "time.sleep(1000)"
+    "env={**os.environ, 'LOCAL_RANK': '3', 'X': ''}); os.kill(rank.pid, signal.SIGSTOP); time.sleep(1000)"
 )
 
 
@@ -101,16 +101,12 @@ def test_an_interface_that_is_not_there_is_named(store: socket.socket) -> None:
 
 
 def test_a_store_that_cannot_be_reached_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        place = closed.getsockname()
-    closed.close()
-    with guard(closed_store(place), "pass") as process:
-        reason = event(process, "failed")["reason"]
-    assert f"cannot reach the session at 127.0.0.1 port {place[1]}: Connection refused" in reason
-
-
-def closed_store(place: tuple[str, int]) -> Any:
-    return type("Closed", (), {"getsockname": lambda self: place})()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
+        port = closed.getsockname()[1]
+        with guard(closed, "pass") as process:
+            reason = event(process, "failed")["reason"]
+    assert f"cannot reach the session at 127.0.0.1 port {port}: Connection refused" in reason
 
 
 def test_what_cannot_be_started_is_named(store: socket.socket) -> None:
@@ -119,27 +115,31 @@ def test_what_cannot_be_started_is_named(store: socket.socket) -> None:
 
 
 def test_a_session_that_falls_silent_loses_its_ranks(store: socket.socket) -> None:
-    with guard(store, "import time; time.sleep(1000)", heartbeat=1.5) as process:
-        event(process, "began")
+    with guard(store, "import time; time.sleep(1000)", heartbeat=1.0) as process:
         assert process.stdin is not None
-        for _ in range(4):  # signs of life keep it
-            time.sleep(0.7)
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert process.poll() is None
+        given = [event(process, "began")["monotonic"]]
+        for _ in range(8):  # signs of life keep it, unless this process itself was held up between two of them
+            time.sleep(0.2)
+            with suppress(BrokenPipeError):
+                os.write(process.stdin.fileno(), b"\n")
+            given.append(time.monotonic())
+        assert process.poll() is None or max(after - before for before, after in pairwise(given)) > 1.0
         assert process.wait(20) == 1
         assert process.stderr is not None
-        assert "no sign of life from the session for 1.5 s" in process.stderr.read()
+        assert "no sign of life from the session for 1 s" in process.stderr.read()
 
 
 def test_it_tells_which_ranks_are_stopped(store: socket.socket) -> None:
     with guard(store, STOPPED) as process:
         event(process, "began")
-        time.sleep(1.5)
-        assert process.stdin is not None
-        process.stdin.write("?")
-        process.stdin.flush()
-        assert event(process, "ranks")["states"] == {"3": "T (stopped)"}
+        assert until(lambda: states(process) == {"3": "T (stopped)"})
+
+
+def states(process: subprocess.Popen[str]) -> Any:
+    assert process.stdin is not None
+    process.stdin.write("?")
+    process.stdin.flush()
+    return event(process, "ranks")["states"]
 
 
 def test_it_samples_the_node_while_somebody_reads(store: socket.socket) -> None:
@@ -169,10 +169,8 @@ def test_a_killed_guard_takes_its_agent_along(store: socket.socket, after: float
         time.sleep(after)
         process.send_signal(signal.SIGKILL)
         process.wait(20)
-        deadline = time.monotonic() + 10
         time.sleep(0.3)  # until it can be seen what a forked child became
-        while ours(f"CLUSTERQUAL_TEST=guard-{os.getpid()}") and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(lambda: not ours(f"CLUSTERQUAL_TEST=guard-{os.getpid()}"))
 
 
 def test_this_machine_has_a_loopback() -> None:

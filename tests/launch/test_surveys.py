@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from processes import ours
+from processes import ours, until
 
 from pytest_clusterqual.launch import surveys
 from pytest_clusterqual.launch.plan import NodePlan
@@ -44,24 +45,38 @@ def asked(timeout: float = 20.0, **what: Sequence[str]) -> dict[str, Survey]:
     return survey(launcher, launcher.nodes(len(what), 1), timeout=timeout)
 
 
+def over_after(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time to answer is over as soon as so many have, however long they take."""
+    genuine, told = surveys._look, []
+
+    def look(*about: Any, late: bool, timeout: float) -> Survey | None:
+        answer = genuine(*about, late=len(told) >= answers, timeout=timeout)
+        told.extend([answer] if answer else [])
+        return answer
+
+    monkeypatch.setattr(surveys, "_look", look)
+
+
 def test_a_node_tells_what_it_is_and_its_time() -> None:
     answer = asked(this=())["this"]
     check = read_host_check(answer.text, node="this")
     assert (answer.problem, check.python) == ("", sys.version.split()[0])
-    assert answer.clock_offset is not None and abs(answer.clock_offset) < 1
+    assert answer.clock_offset is not None and abs(answer.clock_offset) <= answer.clock_error + 0.001, "one clock"
 
 
 def test_a_clock_that_is_behind_and_a_banner() -> None:
     answer = asked(behind=[sys.executable, "-c", BEHIND])["behind"]
     assert answer.text == "{}"
-    assert answer.clock_offset is not None and answer.clock_offset == pytest.approx(-42, abs=1)
+    assert answer.clock_offset is not None
+    assert answer.clock_offset == pytest.approx(-42, abs=answer.clock_error + 0.001)
 
 
-def test_a_node_that_hangs_keeps_back_no_other() -> None:
+def test_a_node_that_hangs_keeps_back_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    over_after(3, monkeypatch)
     refused = ["sh", "-c", "echo 'Permission denied (publickey).' >&2; exit 255"]
-    answers = asked(3.0, hung=["sleep", "1000"], refused=refused, large=[sys.executable, "-c", LARGE], last=())
+    answers = asked(8.0, hung=["sleep", "1000"], refused=refused, large=[sys.executable, "-c", LARGE], last=())
     assert list(answers) == ["hung", "refused", "large", "last"]
-    assert answers["hung"].problem.startswith("no answer within 3 s")
+    assert answers["hung"].problem.startswith("no answer within 8 s: it hangs or is overloaded")
     assert answers["refused"].problem.startswith("Permission denied (publickey): give this user a key")
     assert len(json.loads(answers["large"].text)["text"]) == 1_000_000
     assert json.loads(answers["last"].text)["host"]
@@ -74,7 +89,7 @@ def test_what_nobody_knows_is_told_as_it_was_said() -> None:
 
 
 def test_who_is_refused_is_not_waited_for() -> None:
-    began, limit = time.monotonic(), 30.0
+    began, limit = time.monotonic(), 600.0
     asked(limit, refused=["false"])
     assert time.monotonic() - began < limit
 
@@ -86,6 +101,8 @@ def test_many_are_asked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLUSTERQUAL_TEST", "surveyed")
-    asked(timeout=1.0, hung=["sleep", "1000"], last=(), refused=["false"])
-    assert ours("CLUSTERQUAL_TEST=surveyed") == []
+    mark = f"surveyed-{os.getpid()}"
+    monkeypatch.setenv("CLUSTERQUAL_TEST", mark)
+    answers = asked(timeout=1.0, hung=["sleep", "1000"], last=(), refused=["false"])
+    assert answers["hung"].problem.startswith("no answer within 1 s")
+    assert until(lambda: not ours(f"CLUSTERQUAL_TEST={mark}")), "what a survey runs is killed, and waited for by nobody"

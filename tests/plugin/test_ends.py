@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from textwrap import indent
 
 import pytest
-from sites import Run, Site, left_over, nothing_left, until
+from sites import Run, Site, left_over, make_site, nothing_left, until
 
 from pytest_clusterqual.folder.runs import RunFolder
 
@@ -131,56 +132,63 @@ def test_scaling(measurement, qualify):
 """
 
 
-def broken(site: Site, code: str) -> Run:
-    """Run with `code` put into every rank's worker before its jobs, as a module that torch's user would import."""
+# Name of a layout -> what the job that measures its memory does, and what is told of it.
+WRONG = {
+    "raises": ("if ctx.rank == 1: raise MemoryError('no more')", "rank 1 on node1 raised MemoryError: no more"),
+    "killed": (
+        "if ctx.rank == 1: os.kill(os.getpid(), 9)\nreturn real(ctx, **kwargs)", "rank 1 on node1 was killed by SIGKILL"
+    ),
+    "missing": (
+        "value = real(ctx, **kwargs)\nif ctx.rank == 1: del value['losses']\nreturn value",
+        "rank 1 on node1 returned: the field 'losses' is missing",
+    ),
+    "too-few": ("value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'] = []\nreturn value", "rank 1"),
+    "nan": ("value = real(ctx, **kwargs)\nvalue['losses'][0] = float('nan')\nreturn value", "rank 0"),
+    "nan-bytes": (
+        "value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'][0] = float('nan')\nreturn value", "rank 1"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run in which the memory of each layout goes wrong in another way, on the ranks themselves."""
+    site = make_site(tmp_path_factory.mktemp("broken"))
     for test in site.path.glob("test_*.py"):
         test.unlink()
     (site.path / "test_faults.py").write_text(FAULTS)
+    cases = "".join(
+        f"if kwargs['layout']['name'] == {name!r}:\n{indent(code, '    ')}\n" for name, (code, _) in WRONG.items()
+    )
     (site.path / "sitecustomize.py").write_text(
         "import os\n"
         "if 'CLUSTERQUAL_SECRET' in os.environ and 'LOCAL_RANK' in os.environ:\n"
         "    import pytest_clusterqual.rank.memory as memory\n"
         "    real = memory.measure\n"
-        "    def measure(ctx, **kwargs):\n"
-        + "".join(f"        {line}\n" for line in code.splitlines())
-        + "    memory.measure = measure\n"
+        f"    def measure(ctx, **kwargs):\n{indent(cases, '        ')}"
+        "    memory.measure = measure\n"
     )
     site.environment = {"PYTHONPATH": str(site.path)}
-    return site.run()
+    site.configure({"layouts": [{"name": name} for name in WRONG]})
+    made = site.run()
+    assert nothing_left(site.path)
+    return made
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("if ctx.rank == 1: raise MemoryError('no more')", "rank 1 on node1 raised MemoryError: no more"),
-        (
-            "if ctx.rank == 1: os.kill(os.getpid(), 9)\nreturn real(ctx, **kwargs)",
-            "rank 1 on node1 was killed by SIGKILL",
-        ),
-        (
-            "value = real(ctx, **kwargs)\nif ctx.rank == 1: del value['losses']\nreturn value",
-            "rank 1 on node1 returned: the field 'losses' is missing",
-        ),
-        ("value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'] = []\nreturn value", "rank 1"),
-        ("value = real(ctx, **kwargs)\nvalue['losses'][0] = float('nan')\nreturn value", "rank 0"),
-        (
-            "value = real(ctx, **kwargs)\nif ctx.rank == 1: value['step_peaks'][0] = float('nan')\nreturn value",
-            "rank 1",
-        ),
-    ],
-    ids=["raises", "killed", "missing", "too few", "nan", "nan bytes"],
-)
-def test_a_measurement_that_fails_is_an_error_with_a_name(site: Site, code: str, told: str) -> None:
-    run = broken(site, code)
-    assert run.code == 1, run.out
-    assert "1 error" in run.out
-    assert run.verdicts("memory") == ["ERROR"]
-    assert told in run.records[0]["judgement"]["reason"]
-    assert run.verdicts("scaling") == ["BLOCKED"]
-    assert [e.tag for e in ET.parse(run.folder / "junit.xml").iter() if e.tag in ("error", "failure", "skipped")] == [
-        "error", "skipped",
-    ]  # fmt: skip
-    assert "Traceback" not in run.out or "traceback of rank 1 on node1" in run.out
+@pytest.mark.parametrize("name", WRONG)
+def test_a_measurement_that_fails_is_an_error_with_a_name(broken: Run, name: str) -> None:
+    memory, scaling = (r["judgement"] for r in broken.records if r["test"].endswith(f"[{name}-2nodes]"))
+    assert (memory["verdict"], scaling["verdict"]) == ("ERROR", "BLOCKED"), broken.out
+    assert WRONG[name][1] in memory["reason"]
+    cases = {case.get("name"): case for case in ET.parse(broken.folder / "junit.xml").iter("testcase")}
+    for criterion, tag in (("memory", "error"), ("scaling", "skipped")):
+        assert [e.tag for e in cases[f"test_{criterion}[{name}-2nodes]"] if e.tag != "properties"] == [tag]
+
+
+def test_measurements_that_fail_are_counted(broken: Run) -> None:
+    assert broken.code == 1
+    assert f"{len(WRONG)} skipped, {len(WRONG)} errors in" in broken.out
+    assert broken.out.count("Traceback") == broken.out.count("traceback of rank 1 on node1")
 
 
 def test_torch_missing(site: Site) -> None:

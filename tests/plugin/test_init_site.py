@@ -46,6 +46,6 @@ def test_it_measures_and_passes_once_something_is_demanded(site: Site) -> None:
     assert demanded != text
     file.write_text(demanded)
     run.folder.rename(site.path / "before")
-    again = site.run("qualification", "-k", "test_memory and ddp")
+    again = site.run("qualification", "-k", "test_memory and ddp", "--qual-replay=before", nodes=None)
     assert again.code == 0, again.out
     assert again.verdicts("memory").count("PASS") == 2

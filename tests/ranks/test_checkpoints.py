@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rank_harness import DDP, FSDP, FSDP_AC, TINY, run_ranks
+from rank_harness import DDP, FSDP, FSDP_AC, PATIENCE, TINY, run_ranks
 
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.workload import Layout
@@ -166,9 +166,9 @@ def load_and_go_on(ctx: Any, *, folder: str, layout: dict[str, Any]) -> Any:
     return {"step": step, "losses": global_losses(ctx, trained(ctx, data, job, step + 1, 6))}
 
 
-def gone(process: int, *, seconds: float) -> bool:
-    """Whether it has ended by then; one that nobody waits for any more has, too."""
-    deadline = time.monotonic() + seconds
+def gone(process: int) -> bool:
+    """Whether it ends; one that nobody waits for any more has, too."""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -198,7 +198,7 @@ def test_training_goes_on_as_if_never_stopped(tmp_path: Path, layout: dict[str, 
         assert before["idle"] is True
         assert before["left over"] == []
         assert len(before["savers"]) == (1 if mode == "async-process" else 0)
-        assert all(gone(process, seconds=20) for process in before["savers"])
+        assert all(gone(process) for process in before["savers"])
         if mode == "async-process":
             assert saved.extra > 50 << 20, "the saving process has torch in its memory"
         assert after["step"] == 3
@@ -380,7 +380,7 @@ def die_while_saving(ctx: Any, *, folder: str) -> None:
 @pytest.mark.slow
 def test_a_saving_process_ends_with_its_rank_whatever_it_is_doing(tmp_path: Path) -> None:
     assert run_ranks(die_while_saving, tmp_path, nodes=["a"], survive_death=True, folder=str(tmp_path)) == [None]
-    assert gone(int((tmp_path / "saver").read_text()), seconds=5)
+    assert gone(int((tmp_path / "saver").read_text()))
     assert latest_complete(tmp_path) is None
 
 

@@ -32,7 +32,7 @@ CALLS = {
     "send_recv": "batch_isend_irecv",
     "broadcast": "broadcast",
 }
-PAUSE = 0.05
+PAUSE = 0.1  # seconds
 slow = pytest.mark.slow
 
 
@@ -199,7 +199,7 @@ def late(ctx: Any) -> Any:
 
     if ctx.rank == 1:
         collectives.moment = pausing
-    return sweep(ctx, collective="all_reduce", groups=[[0, 1, 2]], sizes=[4096], seconds=0.01)
+    return sweep(ctx, collective="all_reduce", groups=[[0, 1, 2]], sizes=[4096], seconds=0)
 
 
 @slow
@@ -207,7 +207,7 @@ def test_a_single_call_holds_the_wait_for_whoever_comes_late(tmp_path: Path) -> 
     timings = [from_json(RankFabric, answer).timings[0] for answer in run_ranks(late, tmp_path, nodes=["a"] * 3)]
     calls = list(zip(*(timing.instances for timing in timings), strict=True))
     assert len(calls) >= 6
-    assert median(min(before, after) - delayed for before, delayed, after in calls) > 0.8 * PAUSE
+    assert median(min(before, after) - delayed for before, delayed, after in calls) > 0.5 * PAUSE
 
 
 @pytest.mark.parametrize(

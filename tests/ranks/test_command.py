@@ -25,7 +25,7 @@ STEPS = """\
 import time
 from pytest_clusterqual.probe import Probe
 probe = Probe()
-for _ in range(200):
+for _ in range(2500):
     with probe.step():
         time.sleep(0.02)
 """
@@ -100,13 +100,15 @@ def test_it_is_killed_once_its_own_lines_show_the_step_before(folder: Path) -> N
     (lines,) = [each[0].lines for each in probed_processes(folder / PROBES).values()]
     assert [line.step for line in lines if line.what == "step"][:4] == [1, 2, 3, 4]
     (fault,) = [line for line in lines if line.what == "fault"]
-    assert (fault.name, fault.step) == ("kill_rank", lines[lines.index(fault) - 1].step + 1)
+    # It goes on while it is looked at: it may be some steps further.
+    assert fault.name == "kill_rank"
+    assert 5 <= fault.step <= 1 + max(line.step for line in lines[: lines.index(fault)] if line.what == "step")
     assert fault.at <= process.end.ended
-    assert steps_done(folder / PROBES)[1] < 200
+    assert steps_done(folder / PROBES)[1] < 2500
 
 
 def test_another_rank_and_a_second_attempt_are_left_alone(folder: Path) -> None:
-    short = STEPS.replace("200", "8")
+    short = STEPS.replace("2500", "8")
     failure = Failure(kind="kill_rank", step=3, target=1)
     assert left(start(folder, short, rank=0, failure=failure)) == 0
     (folder / BESIDE / "rank1-attempt0.start.json").write_text("{}")

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_harness import DDP, TINY, run_ranks
+from rank_harness import DDP, PATIENCE, TINY, run_ranks
 
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.full_run import Checkpoints, Failure, RankRun
 from pytest_clusterqual.model.probe import Line, ProbedProcess
+from pytest_clusterqual.rank import notice
 from pytest_clusterqual.rank.checkpoint_folders import complete_steps
 from pytest_clusterqual.rank.full_run import LOGS, read_process, run
 
 pytestmark = pytest.mark.slow
 
 STEPS, EVERY = 9, 3
-HANG = 1.5  # seconds
+HANG = 4.0  # seconds; longer than a busy machine keeps a rank from a step
 PURPOSE = "rank 1 raises this on purpose: full_run.failure"
 BROKEN = "the checkpoint cannot be written or read ([Errno 5] Input/output error, on purpose: full_run.failure"
 
@@ -43,7 +44,7 @@ def attempt(ctx: Any, **arguments: Any) -> Any:
 def plan(folder: Path, mode: Any, **failure: Any) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)  # as the session does
     return {
-        "workload": to_json(TINY), "layout": DDP, "steps": STEPS, "hang_timeout": HANG, "folder": str(folder),
+        "workload": to_json(TINY), "layout": DDP, "steps": STEPS, "hang_timeout": PATIENCE, "folder": str(folder),
         "checkpoints": to_json(Checkpoints(every=EVERY, mode=mode)),
         "failure": to_json(Failure(**failure)) if failure else None,
     }  # fmt: skip
@@ -77,7 +78,8 @@ def test_what_fails_fails_as_planned_and_goes_on_as_if_nothing_had_happened(
     undisturbed: dict[int, float | None],
 ) -> None:  # fmt: skip
     arguments = plan(tmp_path / "checkpoints", mode, kind=kind, step=step, target=1)
-    answers = run_ranks(attempt, tmp_path, nodes=["a", "b"], survive_death=True, **arguments)
+    first = {**arguments, "hang_timeout": HANG} if kind == "hang_rank" else arguments
+    answers = run_ranks(attempt, tmp_path, nodes=["a", "b"], survive_death=True, **first)
     assert survivor in answers[0]
     assert answers[1] is None if victim is None else victim in answers[1]
     assert kind != "fail_save" or BROKEN in answers[0] + answers[1]
@@ -96,13 +98,16 @@ def test_what_fails_fails_as_planned_and_goes_on_as_if_nothing_had_happened(
         assert losses == undisturbed
     struck = next(lines(ranks[1].processes[0], "fault")).at
     noticed = [line for line in ranks[0].processes[0].lines if line.error]
-    assert noticed[0].at + noticed[0].seconds - struck >= (HANG if kind == "hang_rank" else 0)
+    assert noticed[0].at + noticed[0].seconds >= struck
+    assert kind != "hang_rank" or noticed[0].seconds >= HANG, "it may have begun to wait before"
     if kind != "fail_save" or mode == "sync":  # a save in the background fails beside the steps
         assert noticed[0].what == ("save" if kind == "fail_save" else "step")
 
 
 def told_to_end(ctx: Any, *, at: int, **arguments: Any) -> Any:
     """One rank gets SIGTERM when a step is over, as from its node's agent."""
+
+    notice.LEAST_PATIENCE = PATIENCE  # in this process, which ends with the test
 
     def tell(done: float, _total: float, _what: str) -> None:
         if done == at and ctx.rank == 1:

@@ -80,7 +80,7 @@ def until(true: Any) -> bool:
 def nobody_stays() -> Iterator[None]:
     threads = threading.active_count()
     yield
-    assert until(lambda: threading.active_count() == threads)
+    assert until(lambda: threading.active_count() <= threads)  # one of an earlier test may have ended meanwhile
     assert multiprocessing.active_children() == []
 
 

@@ -87,8 +87,8 @@ def test_losses_after_a_kill_are_those_of_an_undisturbed_run(tmp_path: Path, lay
         assert [(n, line.error) for n, line in lines(after, "end")][-1] == (1, "")
     ends = [[n for n, _ in lines(rank, "end")] for rank in resumed]
     assert ends == [[0, 1], [1]], "one that is killed ends without a word"
-    (broken,) = [line for _, line in lines(resumed[0], "step") if line.error]
-    assert broken.step == KILL_AT
+    broken = [line.step for _, line in lines(resumed[0], "step") if line.error]
+    assert broken == [KILL_AT] or (mode == "async" and not broken), "a save in the background may notice it first"
 
 
 @pytest.mark.slow
@@ -103,8 +103,12 @@ def test_spans_of_one_process_do_not_overlap_and_lie_within_the_run(tmp_path: Pa
         # The kernel knows the start of a process to a tick of 10 ms.
         assert before - 0.01 <= result.began == process.start.began <= process.start.at <= spans[0].at
         assert result.ended <= time.monotonic()
-        busy = sum(line.seconds for line in spans)
-        assert busy > 0.95 * (spans[-1].at + spans[-1].seconds - spans[0].at)
+        assert [line.what for line in spans] == [
+            "load", *[*["data", "step"] * EVERY, "save"] * (STEPS // EVERY), "hook"
+        ]  # fmt: skip
+        # Next to nothing lies between them, but where a busy machine held this process up, or ranks waited to begin.
+        between = sorted(following.at - one.at - one.seconds for one, following in itertools.pairwise(spans))
+        assert sum(between[:-3]) < 0.05 * sum(line.seconds for line in spans)
         (end,) = [line for line in process.lines if line.what == "end"]
         assert (end.host_peak or 0) > 10 * 2**20
 

@@ -31,6 +31,8 @@ def ended(code: str) -> tuple[int, str]:
 
 def test_it_is_heard_and_ends_nothing() -> None:
     code, out = ended("""
+import pytest_clusterqual.rank.notice as module
+module.LEAST_PATIENCE = 3600.0
 with Notice() as notice:
     notice.alive()
     before = notice.given
@@ -46,6 +48,8 @@ print(before, notice.given, notice.agreed)
 
 def test_a_step_that_never_ends_ends_the_process() -> None:
     code, _out = ended("""
+import pytest_clusterqual.rank.notice as module
+module.LEAST_PATIENCE = 0.2
 with Notice() as notice:
     notice.alive()
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -57,26 +61,30 @@ with Notice() as notice:
 def test_what_comes_after_all_have_agreed_may_take_its_time() -> None:
     code, out = ended("""
 import pytest_clusterqual.rank.notice as module
-module.LEAST_PATIENCE = 0.2
+module.LEAST_PATIENCE = 3600.0
 with Notice() as notice:
+    (watching,) = [thread for thread in threading.enumerate() if thread.name == "notice"]
     notice.alive()
     os.kill(os.getpid(), signal.SIGTERM)
+    steps(notice, 1)
     notice.agree()
-    time.sleep(1.0)
-print("saved")
+    watching.join(30)
+    print("watched" if watching.is_alive() else "saved")
 """)
     assert (code, out) == (0, "saved\n")
 
 
 def test_a_step_gets_as_long_as_those_before() -> None:
     code, out = ended("""
+import types
 import pytest_clusterqual.rank.notice as module
 module.LEAST_PATIENCE = 0.05
 with Notice() as notice:
-    notice.alive()
-    steps(notice, 1, seconds=0.5)
+    for now in (1.0, 1001.0):  # one step, and it was long
+        module.time = types.SimpleNamespace(monotonic=lambda: now)
+        notice.alive()
     os.kill(os.getpid(), signal.SIGTERM)
-    steps(notice, 3, seconds=0.5)
+    steps(notice, 2, seconds=0.3)
     notice.agree()
 print("done")
 """)

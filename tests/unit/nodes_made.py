@@ -43,6 +43,7 @@ def node(name: str, **changes: Any) -> NodeHardware:
             *(Path(one=f"GPU{i}", other=f"NIC{i}", kind="PIX") for i in range(8)),
             *(Path(one=f"GPU{i}", other=f"NIC{j}", kind="SYS") for i in range(8) for j in range(8) if i != j),
         ),
+        peer_access={f"GPU{j}-GPU{i}": "OK" for i in range(8) for j in range(i)},
         driver="550.90.07",
         versions={"python": "3.11.7", "torch": "2.13.0"},
         settings={"NCCL_DEBUG": "WARN"},

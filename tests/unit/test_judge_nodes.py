@@ -44,6 +44,8 @@ ODD: list[tuple[str, dict[str, Any], str]] = [
     ("throttle", with_gpu(2, throttle=("HW thermal slowdown", "HW slowdown")),
      "node3: GPU2 is throttled (HW thermal slowdown, HW slowdown)"),
     ("gpu links", {"paths": LOST_LINK}, "node3 has GPUs joined by 27 x NV18, 1 x NV17, the 7 others NV18"),
+    ("gpu peer access", {"peer_access": {**node("any").peer_access, "GPU0-GPU1": "CNS"}},
+     "node3 has GPUs whose access to each other is 27 x OK, 1 x CNS, the 7 others OK"),
     ("gpu to nic paths", {"paths": MOVED_CARD}, "node3 has GPUs whose nearest NIC is SYS away, the 7 others PIX"),
     ("cpu", {"cpu": replace(CPU, threads=96)}, "node3 has 2 x Xeon with 96 threads, the 7 others 2 x Xeon with 192 "
      "threads"),

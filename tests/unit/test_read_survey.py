@@ -39,6 +39,7 @@ NIC Legend:
   NIC0: mlx5_0
   NIC1: mlx5_1
 """
+P2P = " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n"
 PCI = {"address": "0000:18:00.0", "numa_node": "0", "current_link_width": "16", "max_link_width": "16",
        "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe"}  # fmt: skip
 PORT = {"device": "mlx5_0", "port": 1, "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
@@ -58,6 +59,7 @@ GOOD: dict[str, Any] = {
     "shm": SPACE, "temp": SPACE, "cwd": SPACE, "settings": {"NCCL_DEBUG": "WARN"},
     "reverse_dns": {"address": "10.0.0.7", "seconds": 0.004, "answered": True},
     "nvidia_smi": {"stdout": SMI, "code": 0, "error": None}, "nvidia_topo": {"stdout": TOPO, "code": 0, "error": None},
+    "nvidia_p2p": {"stdout": P2P, "code": 0, "error": None}, "nccl_topology": None,
     "rocm_topo": None, "rocm_names": None,
 }  # fmt: skip
 
@@ -85,6 +87,7 @@ def test_a_node_with_gpus_is_put_together_from_all_that_was_captured() -> None:
         ("mlx5_1", "NIC1", "rdma", None),  # only the matrix tells of it
     ]
     assert node.nearest_nics(1) == (("mlx5_1",), "PIX")
+    assert node.peer_access == {"GPU0-GPU1": "OK"}
     assert node.versions == {
         "python": "3.11.7",
         "torch": "2.13.0",
@@ -95,6 +98,32 @@ def test_a_node_with_gpus_is_put_together_from_all_that_was_captured() -> None:
         8, {"0": (0, 1, 2, 3), "1": (4, 5, 6, 7)}, {"NCCL_DEBUG": "WARN"},
     )  # fmt: skip
     assert from_json(NodeHardware, json.loads(json.dumps(to_json(node)))) == node
+
+
+@pytest.mark.parametrize(
+    ("answer", "access", "reason"),
+    [
+        (said(P2P.replace("OK\tX", "CNS\tX")), {"GPU0-GPU1": "CNS/OK"}, None),
+        (said("\tGPU2\tGPU10\nGPU2\tX\tNS\nGPU10\tNS\tX\n"), {"GPU2-GPU10": "NS"}, None),
+        (said("", 14, "Unknown option"), {}, "nvidia-smi topo -p2p r: exit code 14: Unknown option"),
+        (said("no matrix"), {}, 'nvidia-smi topo -p2p: got "no matrix", want the matrix of GPUs'),
+        (None, {}, None),
+    ],
+    ids=["one way", "numbers", "old tool", "other words", "no tool"],
+)
+def test_access_of_gpus_to_each_other(answer: Any, access: dict[str, str], reason: str | None) -> None:
+    node = read_survey(survey(nvidia_p2p=answer), node="n")
+    assert (node.peer_access, node.unread) == (access, (reason,) if reason else ())
+
+
+def test_one_gpu_alone_has_none_to_reach() -> None:
+    second = SMI[SMI.index('  <gpu id="00000000:9A') : SMI.index("</nvidia_smi_log>")]
+    one = SMI.replace("gpus>2<", "gpus>1<").replace(second, "")
+    node = read_survey(
+        survey(nvidia_smi=said(one), nvidia_p2p=said(" \tGPU0\n GPU0\tX\n"), accelerators=GOOD["accelerators"][:1]),
+        node="n",
+    )
+    assert (len(node.gpus), node.peer_access, node.unread) == (1, {}, ())
 
 
 def test_a_user_of_the_node_finds_this() -> None:

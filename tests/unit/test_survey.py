@@ -122,6 +122,14 @@ def test_settings_are_told_and_secrets_are_not(tmp_path: Path) -> None:
     assert not hidden.keys() & node.settings.keys()
 
 
+def test_the_file_that_nccl_takes_the_topology_from_is_told(tmp_path: Path) -> None:
+    files(tmp_path, **{"topo.xml": "<system/>"})
+    env = {**os.environ, "NCCL_TOPO_FILE": str(tmp_path / "topo.xml")}
+    assert json.loads(ask(env=env).stdout)["nccl_topology"] == {"stdout": "<system/>", "code": 0, "error": None}
+    env["NCCL_TOPO_FILE"] = str(tmp_path / "none.xml")
+    assert json.loads(ask(env=env).stdout)["nccl_topology"] is None
+
+
 def test_it_tells_the_time_as_often_as_it_is_asked() -> None:
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), "clock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

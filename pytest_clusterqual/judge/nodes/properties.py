@@ -152,6 +152,11 @@ def _links_between_gpus(node: NodeHardware) -> Values:
     return found or ([None] if len(names) > 1 else [])
 
 
+def _peer_access(node: NodeHardware) -> Values:
+    """Of each pair of GPUs, in the driver's letters."""
+    return (list(node.peer_access.values()) or [None]) if len(node.gpus) > 1 else []
+
+
 def _nearest_nics(node: NodeHardware) -> Values:
     """The class of the path from each GPU to the NIC nearest to it."""
     return [node.nearest_nics(gpu.index)[1] for gpu in node.gpus] if node.nics else []
@@ -230,6 +235,10 @@ _GPU_PROPERTIES = (
     Property(
         quantity="gpu links", of=_links_between_gpus, said="GPUs joined by {}",
         check_next="nvidia-smi nvlink -s there: links that are down",
+    ),
+    Property(
+        quantity="gpu peer access", of=_peer_access, said="GPUs whose access to each other is {}",
+        check_next="nvidia-smi topo -p2p r there; CNS: ACS and the IOMMU in the BIOS; NVLinks that are down, MIG",
     ),
     Property(
         quantity="gpu to nic paths", of=_nearest_nics, said="GPUs whose nearest NIC is {} away",
