@@ -24,8 +24,7 @@ _ALL = 8  # ranks: from so many on the typical one may be that of all
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRank:
     """At the end of `stage` it is `late` behind the typical rank, shares of a step, later in `count` of `groups` parts
-    of the run. `carried` is the share of the steps in which it was the last, `charged` what the stage adds to an
-    average step then, in seconds over all steps.
+    of the run. `carried` is the share of the steps in which it was the last.
     """
 
     rank: int
@@ -35,7 +34,6 @@ class SlowRank:
     count: int
     groups: int
     carried: float
-    charged: float
 
 
 def slow_ranks(course: Course) -> tuple[SlowRank, ...]:
@@ -74,7 +72,7 @@ def _slow(
     carries = course.carrier[number] == rank.rank
     return SlowRank(
         rank=rank.rank, node=rank.node, stage=stage, late=late, count=count, groups=groups,
-        carried=float(carries.mean()), charged=float(course.increments[number][carries].sum() / carries.size),
+        carried=float(carries.mean()),
     )  # fmt: skip
 
 
