@@ -24,7 +24,8 @@ from fabric_made import cluster  # noqa: E402  # the path is set above
 from full_run_made import KILLED, Rank  # noqa: E402
 from simulated_cluster import Cause, Cluster  # noqa: E402
 
-from pytest_clusterqual.folder.runs import MEASUREMENT_LINES, RECORD_LINES, RunFolder  # noqa: E402
+from pytest_clusterqual.folder.places import MEASUREMENT_LINES, RECORD_LINES  # noqa: E402
+from pytest_clusterqual.folder.runs import RunFolder  # noqa: E402
 from pytest_clusterqual.model.busbw import busbw_factor  # noqa: E402
 from pytest_clusterqual.model.conditions import Conditions  # noqa: E402
 from pytest_clusterqual.model.fabric import (  # noqa: E402

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import ClusterQualError, ReadError
-from pytest_clusterqual.folder.runs import RunFolder, default_path
+from pytest_clusterqual.folder.places import default_path
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.judge.fabric.reported import judge_reported
 from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure.reported_runs import together

@@ -9,40 +9,25 @@ such as ``records-gw0.jsonl``, which `merge` brings together at the end. Any num
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.folder import lines, samples
 from pytest_clusterqual.folder.lines import Line, Place, strictly
+from pytest_clusterqual.folder.places import ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES, cannot_write, take
 from pytest_clusterqual.folder.samples import Measurements, Stored
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.measurement import Measurement
 from pytest_clusterqual.model.record import SCHEMA, Record
 
-ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES = "environment.json", "measurements.jsonl", "records.jsonl"
 TESTS = "tests.json"
 _COUNTS = frozenset({"nodes", "nproc_per_node", "attempts"})  # in the environment, as soon as they are known
 # Conditions that are long on a thousand nodes: of the records of one measurement the first one has them.
 _SAID_ONCE = ("rank_nodes", "telemetry")
-
-_ELSEWHERE = "give another folder with --qual-run-dir"
-_REMEDIES = {
-    errno.ENOSPC: f"free some space, or {_ELSEWHERE}",
-    errno.EDQUOT: f"free some of the quota, or {_ELSEWHERE}",
-    errno.EROFS: f"the file system is read-only: {_ELSEWHERE}",
-    errno.EACCES: f"{_ELSEWHERE} that this user may write",
-    errno.EPERM: f"{_ELSEWHERE} that this user may write",
-    errno.ENOENT: "the folder was removed or renamed meanwhile: put it back",
-    errno.ENOTDIR: f"a part of the path is not a folder: {_ELSEWHERE}",
-    errno.EEXIST: f"there is a file of that name: {_ELSEWHERE}",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,11 +69,9 @@ class RunFolder:
         described.update(schema=SCHEMA, run=run, simulated=simulated)
         folder = cls(path, described)
         try:
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _refuse_what_is_not_empty(path)
-            _claim(path)
+            take(path)
         except OSError as error:
-            _cannot_write(path, error)
+            cannot_write(path, error)
         try:
             lines.replace_json(path / ENVIRONMENT, described)
             lines.sync_folder(path.parent)
@@ -96,7 +79,7 @@ class RunFolder:
             for name in (MEASUREMENT_LINES, RECORD_LINES):
                 with contextlib.suppress(OSError):
                     (path / name).unlink()
-            _cannot_write(path / ENVIRONMENT, error)
+            cannot_write(path / ENVIRONMENT, error)
         return folder
 
     @classmethod
@@ -176,7 +159,7 @@ class RunFolder:
         try:
             lines.replace_json(self.path / TESTS, everything)
         except OSError as error:
-            _cannot_write(self.path / TESTS, error)
+            cannot_write(self.path / TESTS, error)
 
     def records(self) -> list[Record]:
         """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
@@ -238,7 +221,7 @@ class RunFolder:
         try:
             lines.replace_json(self.path / ENVIRONMENT, self._environment)
         except OSError as error:
-            _cannot_write(self.path / ENVIRONMENT, error)
+            cannot_write(self.path / ENVIRONMENT, error)
 
     def add_text(self, name: str, text: str) -> None:
         """Put a text for people into the folder, whole or not at all.
@@ -249,7 +232,7 @@ class RunFolder:
         try:
             lines.replace(self.path / name, text.encode())
         except OSError as error:
-            _cannot_write(self.path / name, error)
+            cannot_write(self.path / name, error)
 
     def merge(self) -> None:
         """Bring the lines of all parts into the two main files; nobody may be writing any more.
@@ -274,7 +257,7 @@ class RunFolder:
                 for part in parts:
                     part.unlink()
             except OSError as error:
-                _cannot_write(main, error)
+                cannot_write(main, error)
 
     def _file(self, name: str) -> str:
         return name.replace(".", f"-{self._part}.") if self._part else name
@@ -290,7 +273,7 @@ class RunFolder:
             try:
                 begin = lines.append(path, line)
             except OSError as error:
-                _cannot_write(path, error)
+                cannot_write(path, error)
             del self._unsaved[0]
             if identity:
                 place = Place(path, begin, len(line), f"{path}: {identity}")
@@ -342,40 +325,6 @@ def _when(line: Line) -> tuple[float, float]:
     """Attempt and time of a record; what is no number is refused later, by name."""
     attempt, started = line.value.get("attempt"), line.value.get("started")
     return attempt if isinstance(attempt, int) else 0, started if isinstance(started, (int, float)) else 0
-
-
-def default_path(base: Path | str, now: datetime) -> Path:
-    """A folder in `base` named by the time in UTC, with a suffix if there is one already."""
-    stem = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    path, count = Path(base) / stem, 1
-    while path.exists():
-        count += 1
-        path = Path(base) / f"{stem}-{count}"
-    return path
-
-
-def _cannot_write(path: Path, error: OSError) -> NoReturn:
-    remedy = _REMEDIES.get(error.errno or 0, f"check the file system, or {_ELSEWHERE}")
-    raise RunFolderError(f"{path}: cannot be written: {error.strerror}; {remedy}") from error
-
-
-def _refuse_what_is_not_empty(path: Path) -> None:
-    names = sorted(entry.name for entry in path.iterdir())
-    if any(name in names for name in (ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES)):
-        raise RunFolderError(f"{path}: already holds a run; {_ELSEWHERE}, or move this one away")
-    if names:
-        raise RunFolderError(
-            f"{path}: is not empty (it holds {names[0]!r}) and not a run folder; {_ELSEWHERE}, new or empty"
-        )
-
-
-def _claim(path: Path) -> None:
-    """Of two runs that start at once in one folder only one gets past here."""
-    for name in (RECORD_LINES, MEASUREMENT_LINES):
-        try:
-            os.close(os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-        except FileExistsError:
-            raise RunFolderError(f"{path}: already holds a run; {_ELSEWHERE}, or move this one away") from None
 
 
 def read_environment(path: Path) -> dict[str, Any]:

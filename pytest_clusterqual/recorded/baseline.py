@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pytest_clusterqual import units
 from pytest_clusterqual.folder.lines import strictly
-from pytest_clusterqual.folder.runs import ENVIRONMENT, RunFolder, Selected
+from pytest_clusterqual.folder.places import ENVIRONMENT
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.judge.baseline import baseline_of, baseline_requirements
 from pytest_clusterqual.model.baseline import Baseline, short_name
 from pytest_clusterqual.model.project import Project

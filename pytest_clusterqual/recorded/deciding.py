@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from pytest_clusterqual.folder.leases import Leases
 from pytest_clusterqual.folder.lines import strictly
-from pytest_clusterqual.folder.runs import ENVIRONMENT, RunFolder
+from pytest_clusterqual.folder.places import ENVIRONMENT
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.judge.decision.verdict import decide
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.project import DecisionPlan

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError, RunFolderError
-from pytest_clusterqual.folder.runs import ENVIRONMENT, RunFolder
+from pytest_clusterqual.folder.places import ENVIRONMENT
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.model.codec import to_json

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_clusterqual.errors import UNFORESEEN, RunFolderError
 from pytest_clusterqual.folder import lines
-from pytest_clusterqual.folder.runs import ENVIRONMENT, RECORD_LINES, RunFolder
+from pytest_clusterqual.folder.places import is_run
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.html import Told, html_report
 from pytest_clusterqual.report.plots import Plot
@@ -51,15 +52,11 @@ def check_place(path: Path, *, run: Path | None = None) -> None:
     own = run and Path(os.path.realpath(run))
     if (folder, path.name) == (own, PAGE):
         return
-    if inside := next((each for each in above if each == own or _is_run(each)), None):
+    if inside := next((each for each in above if each == own or is_run(each)), None):
         raise RunFolderError(
             f"{path}: cannot be written: the run folder {inside} holds evidence, and {PAGE} alone for people's "
             "reports; name a place outside of it"
         )
-
-
-def _is_run(folder: Path) -> bool:
-    return all(os.path.isfile(folder / name) for name in (ENVIRONMENT, RECORD_LINES))
 
 
 def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: str, decision: Decision | None) -> None:

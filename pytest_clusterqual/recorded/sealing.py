@@ -18,7 +18,8 @@ from typing import BinaryIO
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.folder.runs import RECORD_LINES, RunFolder
+from pytest_clusterqual.folder.places import RECORD_LINES
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.record import SCHEMA, verdicts

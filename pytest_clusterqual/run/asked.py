@@ -17,7 +17,8 @@ import pytest
 from pytest_clusterqual import __version__, plugin
 from pytest_clusterqual.errors import ClusterQualError, ProjectFileError, RunFolderError
 from pytest_clusterqual.folder.leases import write_alone
-from pytest_clusterqual.folder.runs import ENVIRONMENT, RunFolder, default_path, read_environment
+from pytest_clusterqual.folder.places import ENVIRONMENT, default_path
+from pytest_clusterqual.folder.runs import RunFolder, read_environment
 from pytest_clusterqual.measure.needs import Needs
 from pytest_clusterqual.model.baseline import Baseline
 from pytest_clusterqual.model.codec import to_json

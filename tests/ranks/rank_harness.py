@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,16 @@ FSDP_AC = {"name": "fsdp-ac", "fsdp": "full", "activation_checkpointing": "full"
 # The server imports torch once, before it has any thread, so a rank costs a fork.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["rank_harness", "pytest_clusterqual.rank.full_run"])
+
+
+def until(true: Callable[[], bool]) -> bool:
+    """True as soon as it is; False if it never is."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 class Died(Exception):

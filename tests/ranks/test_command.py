@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_harness import until
 
 from pytest_clusterqual.errors import LaunchError
 from pytest_clusterqual.model.codec import to_json
@@ -120,7 +120,7 @@ def test_another_rank_and_a_second_attempt_are_left_alone(folder: Path) -> None:
 def test_what_the_agent_tells_it_it_tells_the_command(folder: Path) -> None:
     text = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('up', flush=True)\n"
     process = start(folder, f"{text}time.sleep(60)\n")
-    until(lambda: "up" in _text(folder / OUTPUT / "rank0.log"))
+    assert until(lambda: "up" in _text(folder / OUTPUT / "rank0.log"))
     process.terminate()
     code, _, told = ended(process, folder)
     assert told.end is not None
@@ -129,11 +129,11 @@ def test_what_the_agent_tells_it_it_tells_the_command(folder: Path) -> None:
 
 def test_the_command_goes_with_the_process_beside_it(folder: Path) -> None:
     process = start(folder, "import time\nprint('up', flush=True)\ntime.sleep(60)\n")
-    until(lambda: "up" in _text(folder / OUTPUT / "rank0.log") and bool(processes_of(folder)))
+    assert until(lambda: "up" in _text(folder / OUTPUT / "rank0.log") and bool(processes_of(folder)))
     ((child,),) = processes_of(folder).values()
     process.kill()
     process.communicate()
-    until(lambda: not Path(f"/proc/{child.start.pid}").exists())
+    assert until(lambda: not Path(f"/proc/{child.start.pid}").exists())
 
 
 @pytest.mark.parametrize(
@@ -184,13 +184,6 @@ def test_the_digest_of_a_module_is_that_of_its_file(tmp_path: Path) -> None:
     found = {_digest(words, tmp_path) for words in (["-m", "package.train"], ["-m", "package"], ["alone.py"])}
     assert len(found) == 1 and "" not in found
     assert _digest(["-m", "package.nothing"], tmp_path) == _digest(["missing.py"], tmp_path) == ""
-
-
-def until(condition: Any, within: float = 30.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _text(path: Path) -> str:

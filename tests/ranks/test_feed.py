@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from rank_harness import DDP, FSDP, TINY, run_ranks
+from rank_harness import DDP, FSDP, TINY, run_ranks, until
 
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.codec import from_json, to_json
@@ -30,7 +30,6 @@ READERS = {
     "processes": Loader(workers=2, prefetch=2),
 }  # fmt: skip
 AHEAD = {name: loader for name, loader in READERS.items() if loader.prefetch}
-PATIENCE = 60.0
 FOR_EVER = 3600.0
 
 
@@ -65,15 +64,6 @@ ONE_READ_A_STEP = replace(TINY, microbatch=TINY.global_batch)
 def alone(data: Numbers) -> Numbers:
     data._workload = ONE_READ_A_STEP
     return data
-
-
-def until(true: Any) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 @pytest.fixture(autouse=True)

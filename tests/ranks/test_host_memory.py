@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from rank_harness import until
 
 from pytest_clusterqual.rank import host_memory
 from pytest_clusterqual.rank.host_memory import HostMemory
 
 SIZE = 64 << 20
 SMALL = 16 << 20  # what an interpreter may do meanwhile
-PATIENCE = 60.0  # seconds; a machine may have other work to do
 
 
 class Counted(HostMemory):
@@ -27,10 +26,8 @@ class Counted(HostMemory):
 
     def wait(self) -> None:
         """Until the thread that watches has looked; a look that is under way may have begun before."""
-        enough, deadline = self.looks + 2, time.monotonic() + PATIENCE
-        while self.looks < enough:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        enough = self.looks + 2
+        assert until(lambda: self.looks >= enough)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ import pytest
 from made import RUN, conditions, memory_measurement, record, whole_run, without_value
 
 from pytest_clusterqual.errors import RunFolderError
-from pytest_clusterqual.folder.runs import RunFolder, default_path
+from pytest_clusterqual.folder.places import default_path
+from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.record import SCHEMA, Verdict
 from pytest_clusterqual.model.variables import environment_variables
 
@@ -122,10 +123,20 @@ def test_folder_with_other_files_is_refused_and_untouched(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_no_run_is_written_into_another(tmp_path: Path) -> None:
+    made(tmp_path)
+    for inside in (tmp_path / "ranks", tmp_path / "ranks" / ".." / "a" / "b"):
+        with pytest.raises(RunFolderError) as caught:
+            made(inside)
+        why = f"lies in the run folder {tmp_path}, which holds evidence; give another folder with --qual-run-dir"
+        assert str(caught.value) == f"{inside}: {why}"
+    assert not (tmp_path / "a").exists()
+
+
 def test_of_two_runs_that_start_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path)
     monkeypatch.setattr(
-        "pytest_clusterqual.folder.runs._refuse_what_is_not_empty", lambda path: None
+        "pytest_clusterqual.folder.places._refuse_what_is_not_empty", lambda path: None
     )  # both looked before
     with pytest.raises(RunFolderError, match="already holds a run"):
         made(tmp_path)
