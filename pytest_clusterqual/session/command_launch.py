@@ -161,6 +161,11 @@ class CommandLaunch:
         wire = Wire(self.launcher, plan, logs=self.logs)
         try:
             late = not _ended(wire.launch, watch, lambda done: self._tell(size, done))
+            if not (self.folder / BESIDE).is_dir():
+                raise JobError(
+                    f"{self.what}: {self.folder}, where its ranks write, is gone: the command has removed or renamed "
+                    "it; have it tidy up in {run} only"
+                )
             processes = wire.launch.processes
             began = agents_began(processes)
             samples = {process.node.name: process.samples for process in processes}
@@ -229,7 +234,7 @@ def _make(folder: Path) -> None:
 
 def _keep_output(folder: Path, kept: Path) -> None:
     """What the ranks printed stays in the run folder."""
-    if any((folder / OUTPUT).iterdir()):
+    if (folder / OUTPUT).is_dir() and any((folder / OUTPUT).iterdir()):
         shutil.copytree(folder / OUTPUT, kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from command_made import JOB, begins, ends, left_behind, made_folder, probes, st
 
 from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
 from pytest_clusterqual.launch.plan import NodePlan
-from pytest_clusterqual.model.command import OUTPUT
+from pytest_clusterqual.model.command import OUTPUT, CommandJob
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.session import command_launch
 from pytest_clusterqual.session.command_launch import CommandLaunch, _Launched, _whole
@@ -51,6 +52,14 @@ def folder(tmp_path: Path) -> Path:
     for rank in (0, 1):
         begins(made, rank)
     return made
+
+
+def launch_in(place: Path, launcher: Any, job: CommandJob) -> CommandLaunch:
+    return CommandLaunch(
+        launcher=launcher, nproc_per_node=1, job=job, steps=None, hang_timeout=30.0, device="cpu",
+        limits=LauncherOptions(), folder=place / "run", logs=place, tell=lambda _progress: None,
+        what="full run of own",
+    )  # fmt: skip
 
 
 def failed(folder: Path, limit: float | None = None, **launch: Any) -> JobError:
@@ -150,13 +159,21 @@ def test_a_launcher_line_that_starts_nothing_is_told(
     monkeypatch.setattr("time.sleep", waited)
     monkeypatch.setattr(command_launch, "_BEHIND_SECONDS", patience)
     launcher: Any = SimpleNamespace(simulated=simulated)
-    launch = CommandLaunch(
-        launcher=launcher, nproc_per_node=1, job=replace(JOB, launcher_line=("true", "{nodes}")), steps=None,
-        hang_timeout=30.0, device="cpu", limits=LauncherOptions(), folder=tmp_path / "run", logs=tmp_path,
-        tell=lambda _progress: None, what="full run of own",
-    )  # fmt: skip
+    launch = launch_in(tmp_path, launcher, replace(JOB, launcher_line=("true", "{nodes}")))
     with pytest.raises(LaunchError, match=rf"no rank has begun, though true .*: workload\.launcher_line .*{told}"):
         launch.run([NodePlan(name="node0", host="vm"), NodePlan(name="node1", host="vm")], None, None)
+
+
+def test_a_command_that_removes_the_folder_of_its_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tidied(*_: Any, **__: Any) -> Any:
+        shutil.rmtree(tmp_path / "run")
+        return SimpleNamespace(launch=Guards(), close=lambda: None)
+
+    monkeypatch.setattr(command_launch, "Wire", tidied)
+    monkeypatch.setattr(command_launch, "_ended", lambda *_: True)
+    launch = launch_in(tmp_path, SimpleNamespace(simulated=True, interface=""), JOB)
+    with pytest.raises(JobError, match=r"/run, where its ranks write, is gone: .* tidy up in \{run\} only"):
+        launch.run([NodePlan(name="node0", host="vm")], None, None)
 
 
 def test_a_world_that_is_not_whole_is_no_world(folder: Path) -> None:
