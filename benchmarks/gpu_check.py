@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.launch.local import LocalLauncher
 from pytest_clusterqual.measure import full_run, rungs, training
-from pytest_clusterqual.measure.criteria import judge
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
 from pytest_clusterqual.model.project import FullRunPlan, MemoryPlan, Project, ScalingPlan
 from pytest_clusterqual.read.project import load_project

@@ -1,4 +1,4 @@
-"""What each criterion asks of a session, and the measurement that comes of it.
+"""What Nodes, Memory and Scaling ask of a session, the measurements that come of it, and what all of them share.
 
 No judging: whoever calls decides how many samples are enough, and passes what there is as `before`.
 """

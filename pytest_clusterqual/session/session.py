@@ -1,6 +1,6 @@
 """The session: has the nodes, keeps their ranks warm, and runs jobs on them.
 
-It knows no pytest and judges nothing. `measuring` makes measurements of its jobs.
+It knows no pytest and judges nothing. `measure` makes measurements of its jobs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sites import SMALL, Run, Site, make_site, nothing_left
 
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.codec import from_json
-from pytest_clusterqual.model.measurement import FullRunMeasurement
+from pytest_clusterqual.model.full_run import FullRunMeasurement
 from pytest_clusterqual.model.record import Record
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.memory import RankMemory
 from pytest_clusterqual.model.workload import ModelShape
-from pytest_clusterqual.rank.limits import cgroup_limit, cpu_limit, device_confined, not_allocated, process_confined
+from pytest_clusterqual.rank.control_groups import cgroup_limit
+from pytest_clusterqual.rank.limits import cpu_limit, device_confined, not_allocated, process_confined
 from pytest_clusterqual.rank.memory import measure
 from pytest_clusterqual.rank.memory_counters import resident_peak
 from pytest_clusterqual.rank.settling import wait_for_gloo

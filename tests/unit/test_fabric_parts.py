@@ -12,8 +12,9 @@ from made import conditions
 from project_files import SMALL
 
 from pytest_clusterqual.errors import ProjectFileError
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure.cases import Case, cases
-from pytest_clusterqual.measure.criteria import judge, measure
+from pytest_clusterqual.measure.criteria import measure
 from pytest_clusterqual.measure.fabric import placement
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions

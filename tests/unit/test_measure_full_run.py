@@ -13,8 +13,9 @@ from made import conditions
 from project_files import SMALL
 
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure.cases import cases
-from pytest_clusterqual.measure.criteria import judge, measure
+from pytest_clusterqual.measure.criteria import measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.full_run import Failure, FullRunMeasurement

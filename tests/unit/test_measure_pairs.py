@@ -16,8 +16,9 @@ from pairs_made import exchanged, names, of_node
 from project_files import SMALL
 
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure.cases import Case, cases
-from pytest_clusterqual.measure.criteria import judge, measure
+from pytest_clusterqual.measure.criteria import measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import CollectiveTiming, FabricMeasurement, PairsMeasurement, RankFabric

@@ -14,8 +14,9 @@ from project_files import SMALL
 from waterfall_made import Made
 
 from pytest_clusterqual.errors import JobError
+from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure.cases import Case
-from pytest_clusterqual.measure.criteria import judge, measure
+from pytest_clusterqual.measure.criteria import measure
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.record import Verdict
