@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import beta
 from simulated_runs import NOISES, Noise, Planted, Simulated
 
-from pytest_clusterqual.judge.full_run.over_time import over_time
+from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.model.over_time import OverTime
 
 LENGTHS = (300, 1_000, 4_000, 20_000)

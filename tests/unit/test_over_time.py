@@ -11,12 +11,12 @@ import pytest
 from over_time_made import alone, columns, course, noise, together
 from probe_made import Run, ledger, steps
 
-from pytest_clusterqual.judge.full_run.changes import changes
 from pytest_clusterqual.judge.full_run.frontier import Course
-from pytest_clusterqual.judge.full_run.levels import Levels, levels
-from pytest_clusterqual.judge.full_run.over_time import over_time
-from pytest_clusterqual.judge.full_run.slow_ranks import slow_ranks
-from pytest_clusterqual.judge.full_run.stalls import stalls
+from pytest_clusterqual.judge.over_time.changes import changes
+from pytest_clusterqual.judge.over_time.levels import Levels, levels
+from pytest_clusterqual.judge.over_time.slow_ranks import slow_ranks
+from pytest_clusterqual.judge.over_time.stalls import stalls
+from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.model.over_time import OverTime
 from pytest_clusterqual.model.record import Finding
 from pytest_clusterqual.model.telemetry import NodeTelemetry

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.full_run import log_times
 from pytest_clusterqual.judge.full_run.frontier import single
-from pytest_clusterqual.judge.full_run.levels import FEWEST
 from pytest_clusterqual.judge.full_run.life import WARMING
 from pytest_clusterqual.judge.full_run.log_times import CLOCK, LINES, RATES, Sample
-from pytest_clusterqual.judge.full_run.over_time import over_time
+from pytest_clusterqual.judge.over_time.levels import FEWEST
+from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples, steady_start
 from pytest_clusterqual.model.log import LoggedAttempt, LoggedRun, LoggedStep, Middle, Pause, TrainingLog
 from pytest_clusterqual.model.record import Finding, Interval

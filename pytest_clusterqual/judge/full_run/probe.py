@@ -12,10 +12,10 @@ from pytest_clusterqual.judge.full_run.columns import UNKNOWN, Columns, columns
 from pytest_clusterqual.judge.full_run.frontier import Frontier, KeptSteps
 from pytest_clusterqual.judge.full_run.interval import Cost, measured
 from pytest_clusterqual.judge.full_run.interval_advice import interval_told
-from pytest_clusterqual.judge.full_run.over_time import over_time
-from pytest_clusterqual.judge.full_run.per_work import ALONG_TIME
 from pytest_clusterqual.judge.full_run.rank_account import RankAccount
 from pytest_clusterqual.judge.full_run.steady import enclosed, steady_share
+from pytest_clusterqual.judge.over_time.per_work import ALONG_TIME
+from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.model.probe import ProbeLedger, ProbeLine, ProbeSaves, ProbeStart, RankLedger
 

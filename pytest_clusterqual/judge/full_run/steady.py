@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.per_work import ALONG_TIME, logs_per_work
+from pytest_clusterqual.judge.over_time.per_work import ALONG_TIME, logs_per_work
 from pytest_clusterqual.judge.statistics import median, median_interval, minimum_samples
 from pytest_clusterqual.model.record import Interval
 

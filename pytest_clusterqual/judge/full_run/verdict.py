@@ -12,11 +12,11 @@ from pytest_clusterqual.judge.full_run.blame import failure_note
 from pytest_clusterqual.judge.full_run.figures import CLOCK, Figure, figures, gain
 from pytest_clusterqual.judge.full_run.interval_advice import interval_advice
 from pytest_clusterqual.judge.full_run.ledger import Ledger, account
-from pytest_clusterqual.judge.full_run.over_time import over_time
-from pytest_clusterqual.judge.full_run.per_work import ALONG_TIME
 from pytest_clusterqual.judge.full_run.resumed import judge_resumed
 from pytest_clusterqual.judge.full_run.save_figures import save_figures
 from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, judge_quantity, rank_name
+from pytest_clusterqual.judge.over_time.per_work import ALONG_TIME
+from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.judge.statistics import LEVEL, median, minimum_samples
 from pytest_clusterqual.judge.step.apart import Apart, take_apart
 from pytest_clusterqual.model.full_run import FullRun, FullRunMeasurement

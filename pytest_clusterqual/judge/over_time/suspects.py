@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual import units
-from pytest_clusterqual.judge.full_run.changes import Change
 from pytest_clusterqual.judge.full_run.frontier import Course
-from pytest_clusterqual.judge.full_run.slow_ranks import SlowRank
 from pytest_clusterqual.judge.full_run.stages import BETWEEN, DATA, STEP
-from pytest_clusterqual.judge.full_run.stalls import Stalls
+from pytest_clusterqual.judge.over_time.changes import Change
+from pytest_clusterqual.judge.over_time.slow_ranks import SlowRank
+from pytest_clusterqual.judge.over_time.stalls import Stalls
 from pytest_clusterqual.model.record import Finding, Interval
 from pytest_clusterqual.model.telemetry import NodeTelemetry
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.changes import LEAST, changes
-from pytest_clusterqual.judge.full_run.drift import deviation, drift_interval, slope
 from pytest_clusterqual.judge.full_run.frontier import Course
-from pytest_clusterqual.judge.full_run.levels import FEWEST, Levels, levels
-from pytest_clusterqual.judge.full_run.per_work import logs_per_work
-from pytest_clusterqual.judge.full_run.slow_ranks import slow_ranks
-from pytest_clusterqual.judge.full_run.stalls import stalls
-from pytest_clusterqual.judge.full_run.suspects import Suspects
+from pytest_clusterqual.judge.over_time.changes import LEAST, changes
+from pytest_clusterqual.judge.over_time.drift import deviation, drift_interval, slope
+from pytest_clusterqual.judge.over_time.levels import FEWEST, Levels, levels
+from pytest_clusterqual.judge.over_time.per_work import logs_per_work
+from pytest_clusterqual.judge.over_time.slow_ranks import slow_ranks
+from pytest_clusterqual.judge.over_time.stalls import stalls
+from pytest_clusterqual.judge.over_time.suspects import Suspects
 from pytest_clusterqual.model.over_time import OverTime
 from pytest_clusterqual.model.record import Finding, Interval
 from pytest_clusterqual.model.telemetry import NodeTelemetry

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.drift import slope
-from pytest_clusterqual.judge.full_run.levels import Levels
+from pytest_clusterqual.judge.over_time.drift import slope
+from pytest_clusterqual.judge.over_time.levels import Levels
 from pytest_clusterqual.judge.statistics import LEVEL
 from pytest_clusterqual.model.record import Interval
 

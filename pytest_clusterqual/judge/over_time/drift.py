@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_clusterqual.judge.full_run.levels import Levels
+from pytest_clusterqual.judge.over_time.levels import Levels
 from pytest_clusterqual.judge.statistics import LEVEL
 from pytest_clusterqual.model.record import Interval
 
