@@ -10,6 +10,8 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.distributed import PrefixStore
 
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
-from pytest_clusterqual.rank.jobs import Context, Subgroups, import_from, place, resolve
+from pytest_clusterqual.rank.jobs import Context, import_from, place, resolve
 from pytest_clusterqual.rank.limits import not_allocated
 from pytest_clusterqual.rank.load import LoadWatch, of_children
 from pytest_clusterqual.rank.settings import Settings
@@ -71,25 +73,14 @@ def _serve(settings: Settings, generation: str, message: dict[str, Any]) -> None
         f"{generation}/hello/{settings.rank}",
         place(device, backend, rank=settings.rank, local_rank=settings.local_rank, node=settings.node),
     )
-    nodes = tuple(message["nodes"])
-    subgroups: Subgroups = {}
+    world = _whole(settings, device, backend, tuple(message["nodes"]), message["ranks_on_host"])
     number = 0
     while True:
         job = channel.get(f"{generation}/job/{number}")
         if job["do"] == "leave":
             dist.destroy_process_group()
             return
-        result = _run_job(
-            settings,
-            job,
-            channel,
-            f"{generation}/progress/{number}",
-            device,
-            backend,
-            nodes,
-            message["ranks_on_host"],
-            subgroups,
-        )
+        result = _run_job(replace(world, tell=_teller(channel, f"{generation}/progress/{number}", world.rank)), job)
         answer = f"{generation}/result/{number}/{settings.rank}"
         try:
             channel.put(answer, result)
@@ -112,43 +103,44 @@ def select_device(settings: Settings) -> tuple[torch.device, str]:
     return torch.device("cpu"), "gloo"
 
 
-def _run_job(
-    settings: Settings,
-    job: dict[str, Any],
-    channel: Channel,
-    progress: str,
-    device: torch.device,
-    backend: str,
-    nodes: tuple[str, ...],
-    ranks_on_host: int,
-    subgroups: Subgroups,
-) -> dict[str, Any]:
+def _whole(
+    settings: Settings, device: torch.device, backend: str, nodes: tuple[str, ...], ranks_on_host: int
+) -> Context:
+    """What a job on all ranks of the world sees."""
+    return Context(
+        rank=settings.rank,
+        global_rank=settings.rank,
+        local_rank=settings.local_rank,
+        node=settings.node,
+        nproc_per_node=max(Counter(nodes).values()),
+        device=device,
+        backend=backend,
+        group=dist.group.WORLD,  # type: ignore[arg-type]  # set by init_process_group
+        members=tuple(range(settings.world_size)),
+        nodes=nodes,
+        ranks_on_host=ranks_on_host,
+        scratch=settings.scratch,
+    )
+
+
+def _teller(channel: Channel, key: str, rank: int) -> Callable[[float, float, str], None]:
+    return lambda done, total, what: channel.put(key, [rank, done, total, what])
+
+
+def _run_job(world: Context, job: dict[str, Any]) -> dict[str, Any]:
     """Run one job and return its result, or its error with the traceback; ranks outside the job return at once."""
     members: list[int] = job["ranks"]
     group = None
     try:
-        whole = len(members) == settings.world_size and not job["new_group"]
-        if not whole:
+        if len(members) < world.world_size or job["new_group"]:
             group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
-        if settings.rank not in members:
+        if world.rank not in members:
             return {"outside": True}
-        member_nodes = tuple(nodes[rank] for rank in members)
-        ctx = Context(
-            rank=members.index(settings.rank),
-            global_rank=settings.rank,
-            local_rank=settings.local_rank,
-            node=settings.node,
-            nproc_per_node=max(Counter(member_nodes).values()),
-            device=device,
-            backend=backend,
-            group=dist.group.WORLD if whole else group,  # type: ignore[arg-type]  # not None in either branch
-            members=tuple(members),
-            nodes=member_nodes,
-            ranks_on_host=ranks_on_host,
-            scratch=settings.scratch,
-            tell=lambda done, total, what: channel.put(progress, [settings.rank, done, total, what]),
-            subgroups=subgroups,
-        )
+        nodes = tuple(world.nodes[rank] for rank in members)
+        ctx = replace(
+            world, rank=members.index(world.rank), nproc_per_node=max(Counter(nodes).values()),
+            group=world.group if group is None else group, members=tuple(members), nodes=nodes,
+        )  # fmt: skip
         watch = LoadWatch() if job["watch"] else None
         began = time.perf_counter()
         value = resolve(job["job"])(ctx, **job["args"])
@@ -160,7 +152,7 @@ def _run_job(
             "out_of_memory": not_allocated(error),
         }  # fmt: skip
     finally:
-        if group is not None and settings.rank in members:
+        if group is not None and world.rank in members:
             dist.destroy_process_group(group)
 
 
@@ -179,21 +171,8 @@ def train(settings: Settings) -> None:
     channel.put(f"place/{settings.rank}", where)
     dist.barrier()
     nodes = tuple(channel.get(f"node/{rank}") for rank in range(settings.world_size))
-    ctx = Context(
-        rank=settings.rank,
-        global_rank=settings.rank,
-        local_rank=settings.local_rank,
-        node=settings.node,
-        nproc_per_node=settings.nproc_per_node,
-        device=device,
-        backend=backend,
-        group=dist.group.WORLD,  # type: ignore[arg-type]  # set by init_process_group
-        members=tuple(range(settings.world_size)),
-        nodes=nodes,
-        ranks_on_host=order["ranks_on_host"],
-        scratch=settings.scratch,
-        tell=lambda done, total, what: channel.put("progress", [settings.rank, done, total, what]),
-    )
+    world = _whole(settings, device, backend, nodes, order["ranks_on_host"])
+    ctx = replace(world, tell=_teller(channel, "progress", settings.rank))
     from pytest_clusterqual.rank import full_run
 
     watch = LoadWatch()
