@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_clusterqual import __version__
-from pytest_clusterqual.commands import recorded
+from pytest_clusterqual.commands import recorded_runs
+from pytest_clusterqual.commands.arguments import PROJECT_FILES, add_option, add_project_file, file_of, width
 from pytest_clusterqual.errors import ClusterQualError
-from pytest_clusterqual.run.options import PROJECT_FILES, add_option, width
+from pytest_clusterqual.options import PROJECT_FILE, positive
 
 if TYPE_CHECKING:
     from pytest_clusterqual.model.project import LauncherOptions
-    from pytest_clusterqual.run.hosts import Answers
+    from pytest_clusterqual.session.hosts import Answers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,12 +41,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"clusterqual {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="ask every host whether ranks can run there, before any is started")
-    add_option(doctor, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_project_file(doctor)
     _add_hosts(doctor, _doctor)
     plan = commands.add_parser("plan", help="what a project file asks of network and memory, and what could be bought")
-    add_option(plan, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
-    add_option(plan, "--nodes", type=_positive, metavar="N", help="number of nodes (default: the file's hosts)")
-    add_option(plan, "--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: the file's)")
+    add_project_file(plan)
+    add_option(plan, "--nodes", type=positive, metavar="N", help="number of nodes (default: the file's hosts)")
+    add_option(plan, "--nproc-per-node", type=positive, metavar="G", help="ranks on each node (default: the file's)")
     plan.add_argument("--json", action="store_true", help="all figures, in bytes, instead of tables")
     plan.set_defaults(function=_plan, refuse=plan.error)
     init = commands.add_parser("init", help="write the qualification tests, and a project file for what is found")
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("folder", type=Path, metavar="DIR", help="the folder that CLUSTERQUAL_PROBE named")
     probe.add_argument("--json", action="store_true", help="all figures, seconds, instead of a table")
     probe.set_defaults(function=_import_probe)
-    recorded.add_to(commands)
+    recorded_runs.add_to(commands)
     completion = commands.add_parser("completion", help="what makes a shell complete this command: source its output")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     completion.set_defaults(function=_completion)
@@ -96,11 +97,11 @@ def _with_subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.Argum
 
 def _add_import(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="its output, or its JSON (-J)")
-    add_option(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_project_file(command)
     add_option(command, "--qual-run-dir", type=Path, metavar="DIR", help="run folder to make (default: by the time)")
     unlisted = "where the files do not list them"
-    command.add_argument("--nodes", type=_positive, metavar="N", help=f"number of nodes, {unlisted}")
-    command.add_argument("--nproc-per-node", type=_positive, metavar="G", help=f"ranks on each node, {unlisted}")
+    command.add_argument("--nodes", type=positive, metavar="N", help=f"number of nodes, {unlisted}")
+    command.add_argument("--nproc-per-node", type=positive, metavar="G", help=f"ranks on each node, {unlisted}")
     command.add_argument(
         "--group", choices=["world", "intra_node", "inter_node"], default="world", help="what the ranks were (world)"
     )
@@ -111,14 +112,14 @@ def _add_import(command: argparse.ArgumentParser) -> None:
 def _add_import_log(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of one run, in the order of its restarts")
     command.add_argument("--pattern", metavar="REGEX", help="a line of a step, with groups: step, seconds, ...")
-    command.add_argument("--tokens-per-step", type=_positive, metavar="N", help="work of a step, on all devices")
+    command.add_argument("--tokens-per-step", type=positive, metavar="N", help="work of a step, on all devices")
     command.add_argument("--json", action="store_true", help="all figures, lines and pauses instead of a table")
     command.set_defaults(function=_import_log)
 
 
 def _add_import_points(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="CSV with a header, a line a run")
-    add_option(command, "--qual-config", type=Path, metavar="FILE", help="project file (default: the one found here)")
+    add_project_file(command)
     command.add_argument(
         "--same", type=_name_and_value, action="append", default=[], metavar="NAME=VALUE",
         help="a column that the table lacks, the same on all its lines, such as software=ngc24.09",
@@ -132,18 +133,12 @@ def _add_hosts(command: argparse.ArgumentParser, function: Callable[[argparse.Na
     hosts = "gpu[001-016],gpu020 or a file with one a line (default: the project file's, else this machine)"
     add_option(command, "--qual-hosts", metavar="HOSTS", help=hosts)
     add_option(command, "--qual-launcher", metavar="KIND", help="ssh, mpi, slurm or local (ssh if hosts are named)")
-    add_option(command, "--nodes", type=_positive, metavar="N", help="how many of the hosts, or of Slurm's nodes")
+    add_option(command, "--nodes", type=positive, metavar="N", help="how many of the hosts, or of Slurm's nodes")
     command.add_argument("--python", metavar="PATH", help="the Python on the hosts (default: the one that runs this)")
     command.add_argument(
         "--timeout", type=_seconds, metavar="S", help="seconds until a host must have answered (default: 30)"
     )
     command.set_defaults(function=function, refuse=command.error)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"want a positive whole number, got {text!r}")
-    return int(text)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:
@@ -165,7 +160,7 @@ def _seconds(text: str) -> float:
 
 def _launcher(arguments: argparse.Namespace, options: LauncherOptions) -> LauncherOptions:
     """The launcher that the options name, or usage and exit code 2."""
-    from pytest_clusterqual.run.hosts import launcher_options, to_ask
+    from pytest_clusterqual.session.hosts import launcher_options, to_ask
 
     try:
         chosen = launcher_options(options, kind=arguments.qual_launcher, hosts=arguments.qual_hosts)
@@ -176,7 +171,7 @@ def _launcher(arguments: argparse.Namespace, options: LauncherOptions) -> Launch
 
 
 def _ask(arguments: argparse.Namespace, options: LauncherOptions) -> Answers:
-    from pytest_clusterqual.run.hosts import ask
+    from pytest_clusterqual.session.hosts import ask
 
     timeout = arguments.timeout or options.survey_timeout
     tell = functools.cache(lambda text: print(text, file=sys.stderr))  # a scheduler says the same again and again
@@ -191,7 +186,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.read.project import load_project
     from pytest_clusterqual.report.doctor import doctor_report
 
-    file = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
+    file = file_of(arguments)
     answers = _ask(arguments, _launcher(arguments, load_project(file).launcher if file else LauncherOptions()))
     problems = judge_hosts(answers.checks, answers.hardware, answers.silent, package=__version__)
     print(doctor_report(
@@ -206,7 +201,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.model.codec import to_json
     from pytest_clusterqual.read.project import load_project
 
-    file = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), PROJECT_FILES[0])
+    file = file_of(arguments) or PROJECT_FILES[0]
     nodes = arguments.nodes or len(load_project(file).launcher.hosts) or None
     project = load_project(file, nodes=nodes, nproc_per_node=arguments.nproc_per_node)
     if nodes is None and project.purchase is None:
@@ -226,9 +221,9 @@ def _init(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.judge.nodes.properties import with_fabric_nics
     from pytest_clusterqual.model.project import LauncherOptions
     from pytest_clusterqual.report.project_file import project_file
-    from pytest_clusterqual.run.hosts import in_short
+    from pytest_clusterqual.session.hosts import in_short
 
-    folder, files = arguments.folder / "qualification", {"clusterqual.yaml": "", **suite()}
+    folder, files = arguments.folder / "qualification", {PROJECT_FILE: "", **suite()}
     check_free(folder, files)
     options = _launcher(arguments, LauncherOptions())
     answers = _ask(arguments, options)
@@ -237,26 +232,26 @@ def _init(arguments: argparse.Namespace) -> int:
     if not answers.hardware:
         raise ClusterQualError("no host has answered, so there is nothing to write about; see `clusterqual doctor`")
     nodes = arguments.nodes or (2 if options.kind == "local" else len(answers.asked))
-    files["clusterqual.yaml"] = project_file(
+    files[PROJECT_FILE] = project_file(
         options, with_fabric_nics(answers.hardware.values(), None), name=arguments.folder.resolve().name or "/",
         hosts=in_short(options.hosts), nodes=nodes,
     )  # fmt: skip
     write(folder, files)
     print(f"wrote {', '.join(files)} to {folder}")
-    print(f"read {folder / 'clusterqual.yaml'}, then: pytest {folder} --nodes {nodes}")
+    print(f"read {folder / PROJECT_FILE}, then: pytest {folder} --nodes {nodes}")
     return 0
 
 
 def _import(arguments: argparse.Namespace) -> int:
     """Without a project file nothing is required, so figures alone are no failure."""
-    from pytest_clusterqual.commands.imports import import_nccl_tests
+    from pytest_clusterqual.commands.nccl_tests_import import import_nccl_tests
 
-    config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
+    config = file_of(arguments)
     folder = import_nccl_tests(
         arguments.files, group=arguments.group, collective=arguments.collective, nodes=arguments.nodes,
         nproc_per_node=arguments.nproc_per_node, config=config, run_dir=arguments.qual_run_dir,
     )  # fmt: skip
-    return recorded.show(folder, folder.records(), numbers_do=not config)
+    return recorded_runs.show(folder, folder.records(), numbers_do=not config)
 
 
 def _import_trace(arguments: argparse.Namespace) -> int:
@@ -280,7 +275,7 @@ def _import_points(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.commands.points_import import as_text, import_points
     from pytest_clusterqual.model.record import Verdict, worst
 
-    config = arguments.qual_config or next(filter(Path.is_file, PROJECT_FILES), None)
+    config = file_of(arguments)
     judged = import_points(arguments.file, config=config, same=arguments.same)
     print(as_text(judged, as_json=arguments.json, width=width(140), color=sys.stdout.isatty()))
     enough = Verdict.PASS if config else Verdict.MEASURED

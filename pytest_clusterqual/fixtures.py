@@ -42,13 +42,16 @@ def rank_map(request: pytest.FixtureRequest) -> RankMap:
 
 @pytest.fixture
 def workload(request: pytest.FixtureRequest) -> Workload | CommandJob:
-    """The exact job of the project file."""
+    """The exact job of the project file, or the user's own command that it names in the place of one."""
     return plugin.qualification_of(request.config).project.job
 
 
 @pytest.fixture
 def requirements(request: pytest.FixtureRequest) -> tuple[Requirement, ...]:
-    """What the project file demands for the criterion this test declares; all demands if it declares none."""
+    """What the project file demands for the criterion this test declares; all demands if it declares none.
+
+    A `value` is in the canonical `unit`: ``s``, ``B``, ``B/s``, ``tokens/s``, or ``1`` for shares and ratios.
+    """
     from pytest_clusterqual.model.requirement import QUANTITIES
 
     project = plugin.qualification_of(request.config).project
@@ -82,7 +85,9 @@ class Cluster:
         named; `timeout` is in seconds, `fresh` gives it new processes.
 
         Raises:
-            JobError: a rank raised, died or did not answer in time; it names rank and node.
+            JobError: a rank raised, died or did not answer in time; it names rank and node. Also if this run has no
+                such `nodes`, or an argument is no JSON value.
+            LaunchError: the ranks could not be started; it names the nodes.
         """
         __tracebackhide__ = True
         return [
@@ -98,7 +103,11 @@ class Cluster:
         fresh: bool = False,
         **kwargs: Any,
     ) -> list[RankResult]:
-        """As `run`, with the seconds each rank spent inside the function."""
+        """As `run`, with the seconds each rank spent inside the function.
+
+        Raises:
+            JobError, LaunchError: as `run`.
+        """
         __tracebackhide__ = True
         try:
             return self._session.run(
@@ -169,7 +178,11 @@ def decision(request: pytest.FixtureRequest, case: Any) -> Decision:
 
 @pytest.fixture
 def qualify(request: pytest.FixtureRequest) -> Qualify:
-    """Judge a measurement, record it, and fail the test if the verdict is not PASS."""
+    """Judge a measurement, record it, and end the test by its verdict.
+
+    On PASS the test goes on. FAIL, UNDECIDED and ERROR fail it, or make it an xfail where the project file has an
+    exception for it; MEASURED skips it.
+    """
     from pytest_clusterqual.qualify import Qualify
 
     return Qualify(plugin.qualification_of(request.config), request.node)

@@ -6,12 +6,12 @@ the first qualification test is collected; in a controller of xdist, by `pytest_
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_clusterqual.options import PROJECT_FILE, from_environment, positive
 
 if TYPE_CHECKING:
     from pytest_clusterqual.run.qualification import Qualification
@@ -38,9 +38,9 @@ _selected = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("clusterqual", "qualification of clusters for distributed training")
-    group.addoption("--nodes", type=_positive, metavar="N", help="number of nodes to qualify")
-    group.addoption("--nproc-per-node", type=_positive, metavar="G", help="ranks on each node (default: from the file)")
-    group.addoption("--qual-config", metavar="FILE", help="project file (default: clusterqual.yaml beside the tests)")
+    group.addoption("--nodes", type=positive, metavar="N", help="number of nodes to qualify")
+    group.addoption("--nproc-per-node", type=positive, metavar="G", help="ranks on each node (default: from the file)")
+    group.addoption("--qual-config", metavar="FILE", help=f"project file (default: {PROJECT_FILE} beside the tests)")
     group.addoption("--qual-launcher", metavar="KIND", help="local, ssh, slurm or mpi (default: from the file)")
     group.addoption(
         "--qual-hosts", metavar="HOSTS", help="hosts to reach by ssh: gpu[001-016],gpu020 or a file with one a line"
@@ -59,12 +59,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--qual-keep-going", action="store_true", help="run tests whose gate did not pass, instead of BLOCKED"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"want a positive whole number, got {text!r}")
-    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -236,6 +230,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"clusterqual: {nodes or 'all'} nodes asked for" + (f" of {hosts}" if hosts else "")]
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """What the tests are judged by, once it is read."""
+    if _selected not in config.stash or config.get_verbosity() < 0:
+        return []
+    project = config.stash[_key].project
+    return [f"clusterqual: project {project.name}, {project.path}"]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     done = yield
@@ -297,8 +299,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def option(config: pytest.Config, name: str) -> Any:
     """An option's value: the command line first, then the environment (``CLUSTERQUAL_NODES`` and so on)."""
     value = config.getoption(name)
-    if value is None:
-        value = (
-            os.environ.get("CLUSTERQUAL_" + name.lstrip("-").removeprefix("qual-").upper().replace("-", "_")) or None
-        )
-    return value
+    return from_environment(name) if value is None else value

@@ -42,6 +42,7 @@ _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )  # fmt: skip
+_LONGEST = 1000  # characters of a name: who reads the lines refuses very long ones
 _NOTHING = contextlib.nullcontext()
 _Batch = TypeVar("_Batch")
 
@@ -57,18 +58,18 @@ class Probe:
     child writes nothing. A disk that fills up or fails ends the writing, never the training.
 
     Raises:
-        ClusterQualError: the folder cannot be written, or a variable of the environment is no number.
+        ClusterQualError: the folder cannot be written, or `rank` or a variable of the environment is no number.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:
         self._file: int | None = None
         self._done = 0
-        self._home = threading.get_ident()
-        self._thread = _Thread()
+        self._threads = _Threads()
+        self._home = self._threads.open
         self._saving: deque[int] = deque()  # steps whose saves have begun, and were not told to be complete
         if chosen := folder or os.environ.get(FOLDER):
             told, world = _place()
-            self._begin(Path(chosen), told if rank is None else rank, world)
+            self._begin(Path(chosen), told if rank is None else _whole("Probe(rank=...)", str(rank)), world)
 
     @property
     def on(self) -> bool:
@@ -110,7 +111,7 @@ class Probe:
             raise ValueError(f'kind: got {kind!r}, want "save" or "load"')
         if self._file is None:
             return _NOTHING
-        step, saves = self._done, kind == "save" and threading.get_ident() == self._home
+        step, saves = self._done, kind == "save" and self._threads.open is self._home
         if saves:
             self._saving.append(step)
         return _Span(self, kind, f',"step":{step}', save=step if saves else None)
@@ -121,7 +122,7 @@ class Probe:
 
     def hook(self, name: str) -> contextlib.AbstractContextManager[object]:
         """Anything else that has a name: evaluation, logging, garbage collection."""
-        return _NOTHING if self._file is None else _Span(self, "hook", f',"name":{json.dumps(str(name))}')
+        return _NOTHING if self._file is None else _Span(self, "hook", f',"name":{_text(name)}')
 
     def resumed(self, step: int) -> None:
         """Training goes on after `step`, as a checkpoint has it; later steps that were done before are lost."""
@@ -133,14 +134,15 @@ class Probe:
         """Within a step: the part of it with this name is over, such as the forward pass; now, or `at` that time.
 
         Where ranks do not wait for each other before, it shows which of them came last. `at` is in seconds of
-        `time.monotonic`, for work that a device tells of later.
+        `time.monotonic`, for work that a device tells of later; where that is not finite, nothing is written.
         """
-        if self._file is not None:
-            self._mark("stage", self._done + 1, f',"name":{json.dumps(str(name))}', at)
+        if self._file is not None and (at is None or math.isfinite(at)):
+            self._mark("stage", self._done + 1, f',"name":{_text(name)}', at)
 
     def loss(self, value: float) -> None:
         """The loss of the last step that ended."""
-        self._mark("loss", self._done, f',"value":{_finite(value)}')
+        if self._file is not None:  # a loss may be on a device, which would have to be waited for
+            self._mark("loss", self._done, f',"value":{_finite(value)}')
 
     def saved(self, step: int | None = None, *, size: int = 0) -> None:
         """This rank's part of the checkpoint of `step` is complete, `size` bytes of it.
@@ -152,7 +154,7 @@ class Probe:
 
     def fault(self, name: str) -> None:
         """This process is about to be hurt on purpose; what its failure costs is counted from here."""
-        self._mark("fault", self._done + 1, f',"name":{json.dumps(str(name))}')
+        self._mark("fault", self._done + 1, f',"name":{_text(name)}')
 
     def extra(self, size: int, step: int | None = None) -> None:
         """Host memory that the save of `step` (default: the last one) took until it was complete, bytes."""
@@ -221,16 +223,40 @@ class Probe:
         self._file = None
 
 
-class _Thread(threading.local):
-    """What is open in each thread: the innermost span, which knows the one around it."""
+class _Open:
+    """The spans that are open in one thread, in the order they began. Its seconds are those of the last of them."""
 
-    innermost: _Span | None = None
+    def __init__(self) -> None:
+        self._spans: list[_Span] = []
+        self._since = 0.0  # until when its seconds are counted
+
+    def enter(self, span: _Span, now: float) -> None:
+        self._count(now)
+        self._spans.append(span)
+
+    def leave(self, span: _Span, now: float) -> bool:
+        """Whether it was inside another one. Spans of coroutines and generators may end in any order."""
+        self._count(now)
+        outermost = self._spans[0] if self._spans else span
+        if span in self._spans:  # one that is left twice is no reason to end a training
+            self._spans.remove(span)
+        return outermost is not span
+
+    def _count(self, now: float) -> None:
+        if self._spans:
+            self._spans[-1].own += now - self._since
+        self._since = now
+
+
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.open = _Open()
 
 
 class _Span:
-    """Seconds between entering and leaving, less those of the spans inside: `own`."""
+    """Seconds between entering and leaving, and how many of them are its `own`: in which it was the last to begin."""
 
-    __slots__ = ("_inside", "_number", "_outer", "_probe", "_rest", "_save", "_start", "_what")
+    __slots__ = ("_number", "_open", "_probe", "_rest", "_save", "_start", "_what", "own")
 
     def __init__(
         self, probe: Probe, what: str, rest: str, number: int | None = None, *, save: int | None = None
@@ -238,21 +264,19 @@ class _Span:
         self._probe, self._what, self._rest, self._number, self._save = probe, what, rest, number, save
 
     def __enter__(self) -> None:
-        thread = self._probe._thread
-        self._outer, self._inside = thread.innermost, 0.0
-        thread.innermost = self
+        self._open, self.own = self._probe._threads.open, 0.0
         self._start = time.monotonic()
+        self._open.enter(self, self._start)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.monotonic() - self._start
-        probe, outer, rest = self._probe, self._outer, self._rest
-        probe._thread.innermost = outer
-        if self._inside:
-            rest = f',"own":{seconds - self._inside:.6f}{rest}'
-        if outer is not None:
-            outer._inside += seconds
+        now = time.monotonic()
+        probe, rest, seconds = self._probe, self._rest, now - self._start
+        nested = self._open.leave(self, now)
+        if self.own < seconds:
+            rest = f',"own":{self.own:.6f}{rest}'
+        if nested:
             rest += ',"nested":true'
         if kind is not None:
             rest += _error(kind)
@@ -260,7 +284,7 @@ class _Span:
                 probe._completed(self._save)  # nothing of it is under way
         elif self._number is not None:
             probe._done = self._number
-        if threading.get_ident() != probe._home:
+        if self._open is not probe._home:
             rest += ',"background":true'
         probe._write(f'{{"what":"{self._what}","at":{self._start:.6f},"seconds":{seconds:.6f}{rest}}}\n')
 
@@ -326,14 +350,22 @@ def _place() -> tuple[int, int]:
 
 
 def _number(variable: str, fallback: int) -> int:
-    text = os.environ.get(variable) or str(fallback)
-    if not text.isdecimal():
-        raise ClusterQualError(f"{variable}: got {text!r}, want a whole number, as torchrun and other launchers set it")
+    return _whole(variable, os.environ.get(variable) or str(fallback))
+
+
+def _whole(where: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise ClusterQualError(f"{where}: got {text!r}, want a whole number, as torchrun and other launchers set it")
     return int(text)
 
 
 def _error(kind: type[BaseException] | None) -> str:
-    return "" if kind is None else f',"error":{json.dumps(kind.__name__)}'
+    return "" if kind is None else f',"error":{_text(kind.__name__)}'
+
+
+def _text(name: object) -> str:
+    """A name as every reader of JSON takes it: not endless, and without halves of characters."""
+    return json.dumps(str(name)[:_LONGEST].encode(errors="replace").decode())
 
 
 def _finite(value: float) -> str:

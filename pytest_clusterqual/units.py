@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -148,6 +149,25 @@ def show(value: float, unit: str) -> str:
 def show_share(value: float) -> str:
     """Print a ratio as a percentage."""
     return f"{_digits(value * 100)} %"
+
+
+def show_interval(value: str, low: str, high: str) -> str:
+    """Print the bounds of a shown `value`, themselves shown: ``[390, 430]``, without a unit where all have the same."""
+    (_, unit), *bounds = (shown.partition(" ")[::2] for shown in (value, low, high))
+    if all(of_bound == unit for _, of_bound in bounds):
+        low, high = (number for number, _ in bounds)
+    return f"[{low}, {high}]"
+
+
+def show_count(number: int, noun: str, plural: str = "") -> str:
+    """Print how many there are of something: ``1 node``, ``2 nodes``; `plural` where an s does not make it."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def show_some(names: Sequence[object], most: int) -> str:
+    """Print the first names of a list and the number of the others: ``node0, node1 and 6 more``."""
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def show_number(value: float) -> str:

@@ -79,7 +79,7 @@ def encode(value: Any) -> bytes:
 
 
 def append(path: Path, line: bytes) -> int:
-    """Append one line by one write, and say where it begins; on any failure (OSError) the file is as it was before."""
+    """Append a line, or several, by one write, and say where it begins; on any failure (OSError) the file is as it was before."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         _end_last_line(descriptor, path)

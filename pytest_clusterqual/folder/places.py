@@ -41,10 +41,22 @@ def take(path: Path) -> None:
         RunFolderError: it cannot be written, is not empty, or lies in another run.
         OSError: it cannot be made.
     """
-    _refuse_another_run(path)
+    refuse_in_run(path)
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
     _refuse_what_is_not_empty(path)
     _claim(path)
+
+
+def refuse_taken(path: Path) -> None:
+    """That a run may be put there.
+
+    Raises:
+        RunFolderError: it is not empty, or lies in another run.
+        OSError: it is no folder.
+    """
+    refuse_in_run(path)
+    if os.path.lexists(path):
+        _refuse_what_is_not_empty(path)
 
 
 def cannot_write(path: Path, error: OSError) -> NoReturn:
@@ -58,7 +70,12 @@ def is_run(folder: Path) -> bool:
     return all(os.path.isfile(folder / name) for name in (ENVIRONMENT, RECORD_LINES))
 
 
-def _refuse_another_run(path: Path) -> None:
+def refuse_in_run(path: Path) -> None:
+    """That `path` lies in no run.
+
+    Raises:
+        RunFolderError: it does.
+    """
     if inside := next((each for each in Path(os.path.realpath(path)).parents if is_run(each)), None):
         raise RunFolderError(f"{path}: lies in the run folder {inside}, which holds evidence; {_ELSEWHERE}")
 

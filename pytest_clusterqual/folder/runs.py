@@ -1,6 +1,6 @@
 """The run folder: every measurement and record on disk at once, one JSON line each.
 
-A killed process loses at most the line it was writing. Layout: ``environment.json``,
+A killed process loses at most what it was writing: a measurement, or the records of a test. Layout: ``environment.json``,
 ``measurements.jsonl``, ``records.jsonl``; ``tests.json`` says what was selected. Of several
 processes that write one run, each opens the folder as a *part* and appends to files of its own,
 such as ``records-gw0.jsonl``, which `merge` brings together at the end. Any number may read.
@@ -9,7 +9,9 @@ such as ``records-gw0.jsonl``, which `merge` brings together at the end. Any num
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,10 @@ class RunFolder:
         self._environment = environment
         self._part = part
         self._records: list[Record] = []
+        self._added: Counter[tuple[str, int, int]] = Counter()  # records by test, attempt and `of`
         self._stored: dict[str, Stored] = {}
         self._said: dict[str, Conditions] = {}  # in the last record of each measurement
-        self._unsaved: list[tuple[str, bytes, str]] = []  # file, line, and id of a measurement
+        self._unsaved: list[tuple[str, bytes, str]] = []  # file, lines added together, and id of a measurement
         self._torn: list[str] = []
 
     @classmethod
@@ -73,10 +76,11 @@ class RunFolder:
         except OSError as error:
             cannot_write(path, error)
         try:
+            lines.replace_json(path / TESTS, {"schema": SCHEMA, "tests": {}})
             lines.replace_json(path / ENVIRONMENT, described)
             lines.sync_folder(path.parent)
         except OSError as error:
-            for name in (MEASUREMENT_LINES, RECORD_LINES):
+            for name in (MEASUREMENT_LINES, RECORD_LINES, TESTS):
                 with contextlib.suppress(OSError):
                     (path / name).unlink()
             cannot_write(path / ENVIRONMENT, error)
@@ -96,7 +100,7 @@ class RunFolder:
         folder = cls(path, read_environment(path / ENVIRONMENT), part)
         main = path / MEASUREMENT_LINES
         folder._stored = samples.find(main, folder._parts(MEASUREMENT_LINES), folder._note_torn)
-        folder._records = list(_records(folder._record_lines(folder._note_torn)))
+        folder._keep(_records(folder._record_lines(folder._note_torn)))
         _ = folder.tests  # what cannot be read is told now, not at the end of a run
         return folder
 
@@ -120,7 +124,7 @@ class RunFolder:
 
     @property
     def unsaved(self) -> int:
-        """Number of lines that are in memory but could not be written; the next append tries again."""
+        """Number of appends that are in memory but could not be written; the next one tries again."""
         return len(self._unsaved)
 
     @property
@@ -149,6 +153,13 @@ class RunFolder:
         value = lines.checked(content, str(path))
         return strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")
 
+    @property
+    def lost(self) -> str:
+        """What it lacks to say whether it is complete, for people; evidence from elsewhere was asked for nothing."""
+        if "imported" in self._environment or os.path.lexists(self.path / TESTS):
+            return ""
+        return f"{TESTS}: is missing, so nobody knows what was asked of this run; restore the file"
+
     def select(self, tests: Mapping[str, Selected]) -> None:
         """Note which tests this run is asked for, beside those of earlier attempts.
 
@@ -162,25 +173,33 @@ class RunFolder:
             cannot_write(self.path / TESTS, error)
 
     def records(self) -> list[Record]:
-        """The records of each test's last attempt, in the order they were added; all lines stay in the file."""
+        """The records of each test's last attempt, in the order they were added; all lines stay in the file.
+
+        Of records that were added together and of which a kill has left only some, there is none.
+        """
         return list(self.numbered().values())
 
     def history(self) -> list[Record]:
         """As `records`, with those of earlier attempts."""
-        return list(self._records)
+        return [record for record in self._records if self._is_whole(record)]
 
     def numbered(self) -> dict[int, Record]:
         """As `records`, each under its line in ``records.jsonl``, counted from 1."""
+        whole = {line: record for line, record in enumerate(self._records, 1) if self._is_whole(record)}
         last: dict[str, int] = {}
-        for record in self._records:
+        for record in whole.values():
             last[record.test] = max(record.attempt, last.get(record.test, 0))
-        return {line: record for line, record in enumerate(self._records, 1) if record.attempt == last[record.test]}
+        return {line: record for line, record in whole.items() if record.attempt == last[record.test]}
 
     def refresh(self) -> None:
         """Read what the other parts have recorded meanwhile; nothing to do for who writes the folder alone."""
         if self._part:
-            waiting = [Line(line, "unsaved") for name, line, _ in self._unsaved if name == self._file(RECORD_LINES)]
-            self._records = list(_records([*self._record_lines(self._note_torn), *waiting]))
+            unsaved = [added for name, added, _ in self._unsaved if name == self._file(RECORD_LINES)]
+            waiting = [Line(line, "unsaved") for added in unsaved for line in added.split(b"\n")]
+            records = list(_records([*self._record_lines(self._note_torn), *waiting]))
+            self._records.clear()
+            self._added.clear()
+            self._keep(records)
 
     def measurements(self, *, quick: bool = False) -> Measurements:
         """Id -> test, criterion and measurement, each read from disk when it is asked for; `quick` as there."""
@@ -201,14 +220,28 @@ class RunFolder:
         return identity
 
     def add_record(self, record: Record) -> None:
-        """Keep a record, on disk before this returns.
+        """As `add_records` with one."""
+        self.add_records([record])
+
+    def add_records(self, records: Sequence[Record]) -> None:
+        """Keep what a test has made, on disk before this returns: all of it, or for who reads it nothing.
 
         Raises:
-            RunFolderError: it could not be written; it is still in `records`.
+            RunFolderError: they could not be written; they are still in `records`.
         """
-        told = self._told(record)
-        self._records.append(record)
-        self._append(RECORD_LINES, lines.encode(told))
+        if records:
+            made = [replace(record, of=len(records)) for record in records]
+            told = b"\n".join(lines.encode(self._told(record)) for record in made)
+            self._keep(made)
+            self._append(RECORD_LINES, told)
+
+    def _keep(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._records.append(record)
+            self._added[record.test, record.attempt, record.of] += 1
+
+    def _is_whole(self, record: Record) -> bool:
+        return self._added[record.test, record.attempt, record.of] % max(record.of, 1) == 0
 
     def update_environment(self, more: Mapping[str, Any]) -> None:
         """Add what became known later (hosts, versions); schema, run and simulated stay.

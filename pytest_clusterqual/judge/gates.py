@@ -19,20 +19,14 @@ class Outcome(NamedTuple):
     verdict: Verdict
 
 
-def gate(
-    criterion_needs: Sequence[str],
-    outcomes: Iterable[tuple[str, str, Mapping[str, object], Verdict]],
-    params: Mapping[str, object],
-) -> str | None:
+def gate(criterion_needs: Iterable[str], outcomes: Sequence[Outcome], params: Mapping[str, object]) -> str | None:
     """Say why a test with `params` must not run yet, or None if nothing stands in its way.
 
     A needed criterion is fulfilled by at least one PASS and nothing worse, among its tests that
     are about the same layout or about none in particular.
     """
-    known = [Outcome(*outcome) for outcome in outcomes]
-    needs = (criterion_needs,) if isinstance(criterion_needs, str) else criterion_needs
-    for criterion in needs:
-        relevant = [o for o in known if o.criterion == criterion and _same_layout(o.params, params)]
+    for criterion in criterion_needs:
+        relevant = [o for o in outcomes if o.criterion == criterion and _same_layout(o.params, params)]
         if obstacle := _obstacle(criterion, relevant):
             return obstacle
     return None

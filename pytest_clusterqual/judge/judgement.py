@@ -14,6 +14,8 @@ from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.record import Demand, Finding, Interval, Judgement, Verdict
 from pytest_clusterqual.model.requirement import Requirement
 
+NO_WORK = "neither tokens nor sequences of a step are known, and without work per step nothing is said about speed"
+NO_TOKENS = "it is not known how many tokens a step has"
 _AGAIN = "--qual-resume RUN --qual-again -k TEST"
 # How long samples are added: a key of the project file. A resumed run keeps its file.
 _BUDGETS = {"fabric": "fabric.budget", "scaling": "scaling.budget"}
@@ -285,11 +287,7 @@ def with_interval(text: str, interval: Interval | None, show: Callable[[float], 
     """A shown value with its bounds behind it, their unit once where it is the same."""
     if interval is None or interval.low == interval.high:
         return text
-    low, high = show(interval.low), show(interval.high)
-    unit = text.partition(" ")[2]
-    if low.partition(" ")[2] == high.partition(" ")[2] == unit:
-        low, high = low.partition(" ")[0], high.partition(" ")[0]
-    return f"{text} [{low}, {high}]"
+    return f"{text} {units.show_interval(text, show(interval.low), show(interval.high))}"
 
 
 def _required(requirement: Requirement) -> str:
@@ -298,5 +296,4 @@ def _required(requirement: Requirement) -> str:
 
 
 def _list(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {units.show_some(ranks, 8)}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 RESAMPLES = 2000
-_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, normal noise
 _Z95 = 1.96
 
@@ -52,7 +52,7 @@ def median_interval(samples: Sequence[float], level: float = LEVEL) -> Interval 
     return Interval(low=ordered[depth - 1], high=ordered[-depth], kind="median", level=level, samples=count)
 
 
-def mean_interval(samples: Sequence[float], level: float = LEVEL) -> Interval | None:
+def mean_interval(samples: Sequence[float]) -> Interval | None:
     """Enclose the mean of independent samples by Student's t, for events too rare for a median to see.
 
     Of events that happen every other round it covers, at 95 %, the mean of 9 rounds in 90 % and
@@ -65,8 +65,8 @@ def mean_interval(samples: Sequence[float], level: float = LEVEL) -> Interval | 
     if count < 2:
         return None
     mean = sum(samples) / count
-    reach = float(stdtrit(count - 1, (1 + level) / 2)) * _deviation(samples) / math.sqrt(count)
-    return Interval(low=mean - reach, high=mean + reach, kind="mean", level=level, samples=count)
+    reach = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * _deviation(samples) / math.sqrt(count)
+    return Interval(low=mean - reach, high=mean + reach, kind="mean", level=LEVEL, samples=count)
 
 
 def _depth(count: int, level: float) -> int:
@@ -81,9 +81,7 @@ def _depth(count: int, level: float) -> int:
     return depth
 
 
-def ratio_interval(
-    baseline: Sequence[float], candidate: Sequence[float], level: float = LEVEL, seed: int = 0
-) -> Interval | None:
+def ratio_interval(baseline: Sequence[float], candidate: Sequence[float]) -> Interval | None:
     """Enclose median(baseline) / median(candidate) of interleaved runs, the k-th of each a pair.
 
     Pairs are resampled together, so that drift which slows both alike cancels. The bootstrap of
@@ -99,22 +97,22 @@ def ratio_interval(
         raise ValueError(f"got {len(baseline)} baseline and {len(candidate)} candidate runs, want pairs")
     count = len(baseline)
     if not all(math.isfinite(run) and run > 0 for run in (*baseline, *candidate)):
-        return Interval(low=math.nan, high=math.nan, kind="bootstrap", level=level, samples=count)
-    by_order = median_interval([b / c for b, c in zip(baseline, candidate, strict=True)], level)
+        return Interval(low=math.nan, high=math.nan, kind="bootstrap", level=LEVEL, samples=count)
+    by_order = median_interval([b / c for b, c in zip(baseline, candidate, strict=True)])
     if by_order is None:
         return None
-    low, high = _bootstrap(baseline, candidate, level, seed)
+    low, high = _bootstrap(baseline, candidate)
     ratio = median(baseline) / median(candidate)
     return Interval(
         low=min(low, by_order.low, ratio),
         high=max(high, by_order.high, ratio),
         kind="bootstrap",
-        level=level,
+        level=LEVEL,
         samples=count,
     )
 
 
-def apart_ratio_interval(above: Sequence[float], below: Sequence[float], level: float = LEVEL) -> Interval | None:
+def apart_ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
     """Enclose median(above) / median(below) of runs that are no pairs, made perhaps on other days.
 
     The extremes that the intervals of the two medians allow; at 95 % or more for noise of any two sizes
@@ -123,19 +121,19 @@ def apart_ratio_interval(above: Sequence[float], below: Sequence[float], level: 
     """
     count = min(len(above), len(below))
     if not all(math.isfinite(run) and run > 0 for run in (*above, *below)):
-        return Interval(low=math.nan, high=math.nan, kind="median", level=level, samples=count)
-    one, other = median_interval(above, level), median_interval(below, level)
+        return Interval(low=math.nan, high=math.nan, kind="median", level=LEVEL, samples=count)
+    one, other = median_interval(above), median_interval(below)
     if one is None or other is None:
         return None
-    return Interval(low=one.low / other.high, high=one.high / other.low, kind="median", level=level, samples=count)
+    return Interval(low=one.low / other.high, high=one.high / other.low, kind="median", level=LEVEL, samples=count)
 
 
-def _bootstrap(baseline: Sequence[float], candidate: Sequence[float], level: float, seed: int) -> tuple[float, float]:
+def _bootstrap(baseline: Sequence[float], candidate: Sequence[float]) -> tuple[float, float]:
     import numpy as np  # on first use: most judgements need no array
 
-    picks = np.random.default_rng(seed).integers(0, len(baseline), size=(RESAMPLES, len(baseline)))
+    picks = np.random.default_rng(0).integers(0, len(baseline), size=(RESAMPLES, len(baseline)))
     ratios = np.median(np.asarray(baseline)[picks], axis=1) / np.median(np.asarray(candidate)[picks], axis=1)
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
@@ -167,7 +165,14 @@ def spread(samples: Sequence[float]) -> float:
     if not samples:
         return 0.0
     middle = median(samples)
-    return _MAD_TO_SIGMA * median([abs(sample - middle) for sample in samples])
+    return MAD_TO_SIGMA * median([abs(sample - middle) for sample in samples])
+
+
+def spread_of_array(values: np.ndarray[Any, Any]) -> float:
+    """The `spread` of an array, of many more values; nan for none."""
+    import numpy as np
+
+    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
 def slowest(ranks_samples: Sequence[Sequence[float]]) -> list[float]:

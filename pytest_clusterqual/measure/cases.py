@@ -9,7 +9,7 @@ from typing import Literal
 from pytest_clusterqual.launch.perf import unable
 from pytest_clusterqual.measure.needs import Needs, Sweep
 from pytest_clusterqual.model.full_run import Checkpoints, Failure
-from pytest_clusterqual.model.project import FabricPlan, FullRunPlan, Project, ScalingPlan
+from pytest_clusterqual.model.project import FabricPlan, FullRunPlan, MemoryPlan, Project, ScalingPlan
 from pytest_clusterqual.model.rank_map import Strategy
 
 
@@ -70,26 +70,24 @@ def cases(project: Project, criterion: str, *, nodes: int, nproc_per_node: int) 
         return [Case(criterion=criterion, nodes=nodes)] if project.decision else []
     if criterion == "fabric":
         return _fabric_cases(project, nodes, nproc_per_node)
-    plan = {"memory": project.memory, "scaling": project.scaling, "full_run": project.full_run}[criterion]
+    plans: dict[str, MemoryPlan | ScalingPlan | FullRunPlan | None] = {
+        "memory": project.memory, "scaling": project.scaling, "full_run": project.full_run,
+    }  # fmt: skip
+    plan = plans[criterion]
     if plan is None:
         return []
     layouts = [layout.name for layout in project.layouts if plan.layouts is None or layout.name in plan.layouts]
-    if criterion == "full_run":
-        assert project.full_run is not None
+    if isinstance(plan, FullRunPlan):
+        return [case for layout in layouts for case in _full_runs(project, plan, layout, nodes, nproc_per_node)]
+    if isinstance(plan, ScalingPlan):
         return [
-            case for layout in layouts for case in _full_runs(project, project.full_run, layout, nodes, nproc_per_node)
+            case
+            for rank_map in plan.rank_maps or (None,)
+            for layout in layouts
+            for case in _scaling_cases(project, plan, layout, rank_map, nodes, nproc_per_node)
         ]
-    if criterion != "scaling":
-        ladder = criterion == "memory" and project.memory is not None and project.memory.ladder
-        climb = [Case(criterion=criterion, nodes=nodes, part="ladder")] if ladder else []
-        return [Case(criterion=criterion, nodes=nodes, layout=layout) for layout in layouts] + climb
-    assert project.scaling is not None
-    return [
-        case
-        for rank_map in project.scaling.rank_maps or (None,)
-        for layout in layouts
-        for case in _scaling_cases(project, project.scaling, layout, rank_map, nodes, nproc_per_node)
-    ]
+    climb = [Case(criterion=criterion, nodes=nodes, part="ladder")] if plan.ladder else []
+    return [Case(criterion=criterion, nodes=nodes, layout=layout) for layout in layouts] + climb
 
 
 def _full_runs(project: Project, plan: FullRunPlan, layout: str, nodes: int, nproc_per_node: int) -> Iterator[Case]:

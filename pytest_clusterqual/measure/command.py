@@ -8,7 +8,7 @@ from typing import Any
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
 from pytest_clusterqual.measure.command_reading import Probed, logged, probed, rank_memory, trained
 from pytest_clusterqual.measure.command_steps import PROBE_LINES, check_logged_losses, steps_of, work_of
-from pytest_clusterqual.measure.training import Clock, conditions_of, heavier
+from pytest_clusterqual.measure.parts import begin, conditions_of, interleaved, section
 from pytest_clusterqual.model.command import CommandJob, RankStart
 from pytest_clusterqual.model.full_run import Failure, FullRun, FullRunMeasurement, RankRun
 from pytest_clusterqual.model.memory import MemoryMeasurement, RankMemory
@@ -24,10 +24,8 @@ FROM_OUTSIDE = "a command's step is seen from outside only"
 
 def memory(session: Session) -> MemoryMeasurement:
     """The most memory that each process of the command had, on all nodes; or who ran out of it."""
-    job, plan = _job(session), session.project.memory
-    assert plan is not None
-    began = Clock()
-    session.forget_samples()
+    job, plan = _job(session), section(session.project.memory)
+    clock = begin(session)
     nodes, steps = len(session.nodes), plan.steps if job.takes_steps else None
     what = f"memory of {job.name}"
     with session.commanded(nodes=nodes, steps=steps, what=what) as run:
@@ -42,7 +40,7 @@ def memory(session: Session) -> MemoryMeasurement:
             )
             unknown += [] if all(rank.losses for rank in ranks) else ["losses"]
     return MemoryMeasurement(
-        conditions=conditions, ranks=ranks, started=began.wall, seconds=began.seconds, unknown=tuple(unknown),
+        conditions=conditions, ranks=ranks, started=clock.started, seconds=clock.seconds, unknown=tuple(unknown),
         out_of_memory=run.out_of_memory,
     )  # fmt: skip
 
@@ -61,52 +59,41 @@ def scaling(
     session: Session, points: Sequence[int], *, repeats: int, before: ScalingMeasurement | None = None
 ) -> ScalingMeasurement:
     """The command on each number of nodes in `points`, `repeats` times, interleaved; each run is a launch."""
-    job, plan = _job(session), session.project.scaling
-    assert plan is not None
-    began = Clock()
-    if before is None:
-        session.forget_samples()
+    job, plan = _job(session), section(session.project.scaling)
+    clock = begin(session, before)
     steps = plan.warmup_steps + job.steps if job.takes_steps and job.steps else None
     runs = list(before.runs) if before else []
     everything: list[RankResult] = []
     places: tuple[RankPlace, ...] = ()
     for repeat in range(len(runs) // len(points), len(runs) // len(points) + repeats):
-        # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
-        for count in points if repeat % 2 == 0 else list(reversed(points)):
+        for count in interleaved(points, repeat):
             what = f"fixed work with {job.name}, run {len(runs) + 1}"
             with session.commanded(nodes=count, steps=steps, what=what) as run:
                 _check_memory(run, what)
                 ranks = trained(run, job, warmup=plan.warmup_steps)
             conditions = session.conditions(_results(run), nodes=count, **_under(run, job))
-            assert conditions is not None  # a run has places
             runs.append(ScalingRun(conditions=conditions, ranks=ranks, launch=len(runs) + 1))
             everything += _results(run)
             places = max(places, run.places, key=len)
     last = runs[-1].conditions
     conditions = conditions_of(
-        session, everything, nodes=max(points), layout=job.name, workload=last.workload, places=places
+        session, everything, before, nodes=max(points), layout=job.name, workload=last.workload, places=places
     )
     return ScalingMeasurement(
-        conditions=heavier(conditions, before.conditions if before else None),
-        runs=tuple(runs),
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0),
-        not_apart=FROM_OUTSIDE,
+        conditions=conditions, runs=tuple(runs), started=clock.started, seconds=clock.seconds, not_apart=FROM_OUTSIDE
     )
 
 
 def full_run(session: Session, failure: Failure | None, *, nodes: int) -> FullRunMeasurement:
     """One complete run with the failure the case asks for, and the same on one node."""
-    job, plan = _job(session), session.project.full_run
-    assert plan is not None
-    began = Clock()
-    session.forget_samples()
+    job, plan = _job(session), section(session.project.full_run)
+    clock = begin(session)
     run = _full_run(session, job, failure, nodes=nodes)
     alone, not_alone = None, "full_run.alone: false"
     if plan.alone:
         alone, not_alone = _alone(session, job, failure, beside=nodes)
     return FullRunMeasurement(
-        conditions=run.conditions, run=run, started=began.wall, seconds=began.seconds, alone=alone,
+        conditions=run.conditions, run=run, started=clock.started, seconds=clock.seconds, alone=alone,
         not_alone=not_alone, not_apart=FROM_OUTSIDE,
     )  # fmt: skip
 
@@ -121,8 +108,7 @@ def _alone(session: Session, job: CommandJob, failure: Failure | None, *, beside
 
 
 def _full_run(session: Session, job: CommandJob, failure: Failure | None, *, nodes: int) -> FullRun:
-    plan = session.project.full_run
-    assert plan is not None
+    plan = section(session.project.full_run)
     on = "one node" if nodes == 1 else f"{nodes} nodes"
     what = f"full run of {job.name} on {on}"
     steps = plan.steps or job.steps if job.takes_steps else None
@@ -163,8 +149,7 @@ def _steps_done(told: Probed, wanted: int | None, what: str) -> int:
 
 
 def _job(session: Session) -> CommandJob:
-    assert session.project.command is not None
-    return session.project.command
+    return section(session.project.command)
 
 
 def _gpu_memory(session: Session, start: RankStart) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pytest_clusterqual.errors import MeasurementError, NoStepsError, ReadError
 from pytest_clusterqual.measure.command_steps import PROBE_LINES, losses_of, training_of, training_of_log, work_of
@@ -106,34 +105,33 @@ def _host_limit(run: CommandRun, process: CommandProcess) -> tuple[int, str]:
 
 
 def logged(run: CommandRun, job: CommandJob) -> TrainingLog:
-    """What one rank printed: the one whose output tells of the most steps, as Megatron-LM's last does.
+    """What one rank printed: the first whose output tells of the most steps, as Megatron-LM's last does.
 
     Raises:
         ReadError: no line of any rank tells of a step, or one cannot be read.
     """
-    return _logged_rank(run, job)[1]
+    return next(iter(_logged_ranks(run, job).values()))
 
 
-def _logged_rank(run: CommandRun, job: CommandJob) -> tuple[int, TrainingLog]:
-    found: tuple[int, TrainingLog] | None = None
+def _logged_ranks(run: CommandRun, job: CommandJob) -> dict[int, TrainingLog]:
+    """Those whose output tells of the most steps."""
+    found: dict[int, TrainingLog] = {}
     refused: list[NoStepsError] = []
     for rank in range(len(run.places)):
         output = run.folder / OUTPUT / f"rank{rank}.log"
         if not output.exists():
             continue  # it printed nothing
         try:
-            log = read_training_log([output], job.pattern, key=_PATTERN)
+            found[rank] = read_training_log([output], job.pattern, key=_PATTERN, one_rank=True)
         except NoStepsError as error:
             refused.append(error)
-        else:
-            if found is None or _lines_of_steps(log) > _lines_of_steps(found[1]):
-                found = rank, log
-    if found is None:
+    if not found:
         raise ReadError(
             f"{job.name}: none of {len(run.places)} ranks printed a step that can be read; "
             f"{refused[0] if refused else 'nothing was printed at all'}"
         )
-    return found
+    most = max(map(_lines_of_steps, found.values()))
+    return {rank: log for rank, log in found.items() if _lines_of_steps(log) == most}
 
 
 def _lines_of_steps(log: TrainingLog) -> int:
@@ -141,7 +139,7 @@ def _lines_of_steps(log: TrainingLog) -> int:
 
 
 def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTraining, ...]:
-    """The steps of each rank, or those that the log of one rank tells.
+    """The steps of each rank, or those that the log of one rank tells: of several that tell as many the slowest.
 
     Raises:
         MeasurementError: of some rank they are not known.
@@ -149,9 +147,11 @@ def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTrain
     """
     script = run.last[0].start.script
     if job.log:
-        rank, log = _logged_rank(run, job)
-        told = training_of_log(log, job, warmup=warmup, script=script)
-        return (replace(told, rank=rank, otherwise=(f"as the log of rank {rank} tells them ({log.family})",)),)
+        told = [
+            training_of_log(log, job, rank=rank, warmup=warmup, script=script)
+            for rank, log in _logged_ranks(run, job).items()
+        ]
+        return (max(told, key=lambda each: each.work_seconds),)
     processes = {rank: each[-1] for rank, each in probed(run, job).items()}
     work = work_of(job, processes.values())
     return tuple(

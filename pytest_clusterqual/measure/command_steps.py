@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.full_run.logged import step_samples
+from pytest_clusterqual.judge.full_run.logged import step_samples, work_of_step
 from pytest_clusterqual.model.command import CommandJob
 from pytest_clusterqual.model.log import TrainingLog
 from pytest_clusterqual.model.probe import Line, ProbedProcess
@@ -113,17 +113,22 @@ def _timed(lines: Sequence[Line]) -> tuple[list[float], list[float]]:
     return seconds, waits
 
 
-def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: str) -> RankTraining:
+def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: str, rank: int = 0) -> RankTraining:
     """The steps of the rank that logs, as the log tells their times: and of a line for several their mean.
 
     Raises:
-        MeasurementError: the log tells no time of a step, or too few steps, or a loss that is no finite number.
+        MeasurementError: the log tells no time of a step, or too few steps, or a loss that is no finite number, or
+            other work of a step than the file.
     """
     check_logged_losses(log, job.name)
-    tokens, attempts = step_samples(log, tokens_per_step=job.tokens_per_step)
+    tokens = work_of_step(log, "tokens", job.tokens_per_step, key=f"{job.name}: workload.tokens_per_step")
+    sequences = work_of_step(log, "sequences", job.sequences_per_step, key=f"{job.name}: workload.sequences_per_step")
+    attempts = step_samples(log, tokens)
     if len(attempts) != 1:
+        place = min(log.attempts[1], key=lambda step: step.place.line).place
         raise MeasurementError(
-            f"{job.name}: the log tells of {len(attempts)} attempts of a run in which nothing failed"
+            f"{job.name}: the log tells of {len(attempts)} attempts of a run in which nothing failed: at "
+            f"{place.file}:{place.line} its steps go back; have them count on, over epochs too"
         )
     times = list(itertools.chain.from_iterable([sample.seconds] * sample.over for sample in attempts[0]))
     if len(times) <= warmup:
@@ -131,13 +136,13 @@ def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: s
             f"{job.name}: the log tells the time of {len(times)} steps, want more than the {warmup} of "
             f"scaling.warmup_steps; or write {PROBE_LINES}"
         )
-    work = Work(tokens=round(tokens or 0), sequences=job.sequences_per_step or log.told.global_batch or 0)
+    work = Work(tokens=round(tokens or 0), sequences=round(sequences or 0))
     steady = times[warmup:]
     unknown: tuple[Unknown, ...] = ("losses", "data", *(() if work.known else ("work",)), "ranks", "inside")
     return RankTraining(
-        rank=0, warmup_seconds=tuple(times[:warmup]), step_seconds=tuple(steady), data_seconds=(),
+        rank=rank, warmup_seconds=tuple(times[:warmup]), step_seconds=tuple(steady), data_seconds=(),
         work_seconds=sum(steady), tokens_per_step=work.tokens, sequences_per_step=work.sequences, losses=(),
-        data_digest=script, unknown=unknown, otherwise=(f"as the log of rank 0 tells them ({log.family})",),
+        data_digest=script, unknown=unknown, otherwise=(f"as the log of rank {rank} tells them ({log.family})",),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from pytest_clusterqual.judge.verdict import judge
 from pytest_clusterqual.measure import command, fabric, full_run, pairs, perf, rungs, training
 from pytest_clusterqual.measure.cases import Case
 from pytest_clusterqual.measure.narrowing import narrowed
+from pytest_clusterqual.measure.parts import section
 from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     PairsMeasurement,
@@ -59,8 +60,7 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.criterion == "nodes":
         return training.nodes(session)
     if case.criterion == "fabric":
-        assert session.project.fabric is not None
-        return _fabric(session, session.project.fabric, case)
+        return _fabric(session, section(session.project.fabric), case)
     if case.part == "ladder":
         return rungs.memory_ladder(session)
     assert layout is not None
@@ -71,9 +71,7 @@ def measure(session: Session, case: Case) -> Measurement:
     if case.criterion == "full_run":
         assert case.checkpoints is not None
         return full_run.full_run(session, layout, case.checkpoints, case.failure, nodes=case.nodes)
-    plan = session.project.scaling
-    assert plan is not None
-    return _scaling(session, plan, case, layout)
+    return _scaling(session, section(session.project.scaling), case, layout)
 
 
 def _command(session: Session, case: Case) -> Measurement:
@@ -81,8 +79,7 @@ def _command(session: Session, case: Case) -> Measurement:
         return command.memory(session)
     if case.criterion == "full_run":
         return command.full_run(session, case.failure, nodes=case.nodes)
-    plan = session.project.scaling
-    assert plan is not None
+    plan = section(session.project.scaling)
     work = partial(command.scaling, session, (case.baseline, case.nodes))
     return _continued(session, work(repeats=plan.repeats), partial(work, repeats=_MORE_REPEATS), plan.budget)
 

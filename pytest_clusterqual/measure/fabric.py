@@ -9,15 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
-from pytest_clusterqual.measure.training import Clock, conditions_of, heavier, map_name, parse
-from pytest_clusterqual.model.codec import to_json
+from pytest_clusterqual.measure.parts import begin, conditions_of, map_name, parse, section, step_apart
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import (
     FabricMeasurement,
     Placement,
     PlacementMeasurement,
     RankFabric,
-    RankLadder,
     SynchronizationMeasurement,
 )
 from pytest_clusterqual.model.groups import Groups, groups_of
@@ -47,9 +45,7 @@ def sweep(
 
     After each of the first ones, groups take turns at the largest size, so that both meet the same drift.
     """
-    began = Clock()
-    if before is None:
-        session.forget_samples()
+    clock = begin(session, before)
     groups = groups_in(session, group, arrangement)
     everything: list[RankResult] = []
 
@@ -70,15 +66,14 @@ def sweep(
         made.append(swept(groups, sizes, done))
         if before is None and (turns := _turns(session, groups, made[0], rounds)):
             alone.append(swept(turns, [max(sizes)], done, alone=True))
-    conditions = conditions_of(session, everything, collective=collective, group=group, rank_map=map_name(arrangement))
+    conditions = conditions_of(
+        session, everything, before, collective=collective, group=group, rank_map=map_name(arrangement)
+    )
     return FabricMeasurement(
-        conditions=replace(
-            heavier(conditions, before.conditions if before else None),
-            algorithm=asked_algorithm(conditions.backend, session.hardware.values()),
-        ),
+        conditions=replace(conditions, algorithm=asked_algorithm(conditions.backend, session.hardware.values())),
         rounds=(before.rounds if before else ()) + tuple(made),
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0),
+        started=clock.started,
+        seconds=clock.seconds,
         groups=groups,
         alone=before.alone if before else tuple(alone),
         links=links_of(session, conditions),
@@ -99,12 +94,10 @@ def placement(
 
     Their order is random; it can be drawn again from the time at which the measurement started.
     """
-    began = Clock()
-    if before is None:
-        session.forget_samples()
-    started, done = (before.started, before.placements) if before else (began.wall, ())
+    clock = begin(session, before)
+    done = before.placements if before else ()
     order = list(rank_maps) * repeats
-    Random(f"{started} {len(done)}").shuffle(order)
+    Random(f"{clock.started} {len(done)}").shuffle(order)
     made: list[Placement] = []
     everything: list[RankResult] = []
     for rank_map in order:
@@ -127,12 +120,13 @@ def placement(
                 paths=tuple(place.nic_path for place in session.rank_map(rank_map).places),
             )
         )
-    conditions = conditions_of(session, everything, collective=collective, group=group, rank_map=", ".join(rank_maps))
     return PlacementMeasurement(
-        conditions=heavier(conditions, before.conditions if before else None),
+        conditions=conditions_of(
+            session, everything, before, collective=collective, group=group, rank_map=", ".join(rank_maps)
+        ),
         placements=done + tuple(made),
-        started=started,
-        seconds=began.seconds + (before.seconds if before else 0.0),
+        started=clock.started,
+        seconds=clock.seconds,
     )
 
 
@@ -143,25 +137,14 @@ def synchronization(
 
     Of long steps there are fewer, down to `least`; below that only where half of the job timeout is too short.
     """
-    assert session.project.fabric is not None
-    budget, limit = session.project.fabric.budget / 2, session.project.launcher.job_timeout / 2
-    began = Clock()
-    if before is None:
-        session.forget_samples()
-    args = {
-        "workload": to_json(session.project.workload), "layout": to_json(layout), "rounds": rounds,
-        "least": least, "seconds": min(budget, limit), "limit": limit,
-    }  # fmt: skip
-    results = session.run(
-        "pytest_clusterqual.rank.ladder:climb", args, new_group=True, what=f"step of {layout.name} taken apart"
-    )
-    ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
-    conditions = conditions_of(session, results, layout=layout.name)
+    budget, limit = section(session.project.fabric).budget / 2, session.project.launcher.job_timeout / 2
+    clock = begin(session, before)
+    results, made = step_apart(session, layout, rounds=rounds, least=least, seconds=budget, limit=limit)
     return SynchronizationMeasurement(
-        conditions=heavier(conditions, before.conditions if before else None),
-        rounds=(before.rounds if before else ()) + tuple(zip(*ladders, strict=True)),
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0),
+        conditions=conditions_of(session, results, before, layout=layout.name),
+        rounds=(before.rounds if before else ()) + made,
+        started=clock.started,
+        seconds=clock.seconds,
     )
 
 
@@ -195,12 +178,11 @@ def _turns(session: Session, groups: Groups, first: Sequence[RankFabric], rounds
     They take no more than half of the budget, with one group at least, and none if one alone takes
     half of the job timeout.
     """
-    assert session.project.fabric is not None
     slowest = max((max(rank.timings[-1].seconds) for rank in first if rank.timings), default=0.0)
     turn = max(_CALLS_ALONE * slowest, 5 * SAMPLE_SECONDS)
     limit = session.project.launcher.job_timeout / 2
     if len(groups) < 2 or turn > limit:
         return ()
-    affordable = int(min(session.project.fabric.budget / 2 / rounds, limit) / turn)
+    affordable = int(min(section(session.project.fabric).budget / 2 / rounds, limit) / turn)
     count = max(min(affordable, _MOST_ALONE), 1)
     return groups[:: -(-len(groups) // count)]

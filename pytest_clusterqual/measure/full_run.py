@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError
-from pytest_clusterqual.measure.training import Clock, conditions_of, fingerprint, job_args, parse
+from pytest_clusterqual.measure.parts import begin, conditions_of, fingerprint, job_args, section, step_apart
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.fabric import RankLadder
 from pytest_clusterqual.model.full_run import Checkpoints, Failure, FullRun, FullRunMeasurement, RankRun
@@ -23,17 +23,15 @@ def full_run(
     session: Session, layout: Layout, checkpoints: Checkpoints, failure: Failure | None, *, nodes: int
 ) -> FullRunMeasurement:
     """One complete run on the first `nodes` with the failure the case asks for, and what it is to be seen beside."""
-    plan = session.project.full_run
-    assert plan is not None
-    began = Clock()
-    session.forget_samples()
+    plan = section(session.project.full_run)
+    clock = begin(session)
     apart, not_apart = _apart(session, layout, nodes) if plan.apart else ((), "full_run.apart: false")
     run = _run(session, layout, checkpoints, failure, nodes=nodes, seconds=plan.minutes)
     alone, not_alone = None, "full_run.alone: false"
     if plan.alone:
         alone, not_alone = _alone(session, layout, run, checkpoints, failure)
     return FullRunMeasurement(
-        conditions=run.conditions, run=run, started=began.wall, seconds=began.seconds, alone=alone,
+        conditions=run.conditions, run=run, started=clock.started, seconds=clock.seconds, alone=alone,
         not_alone=not_alone, apart=apart, not_apart=not_apart,
     )  # fmt: skip
 
@@ -43,27 +41,21 @@ def _apart(session: Session, layout: Layout, nodes: int) -> tuple[tuple[tuple[Ra
     if nodes * session.nproc_per_node == 1:
         return (), "one rank waits for nobody"
     limit = session.project.launcher.job_timeout / 2
-    args = {
-        **job_args(session, layout), "rounds": _APART_ROUNDS, "least": _APART_LEAST,
-        "seconds": min(_APART_SECONDS, limit), "limit": limit, "whole": False,
-    }  # fmt: skip
     try:
-        results = session.run(
-            "pytest_clusterqual.rank.ladder:climb", args, nodes=nodes, new_group=True,
-            what=f"step of {layout.name} taken apart",
+        _, apart = step_apart(
+            session, layout, rounds=_APART_ROUNDS, least=_APART_LEAST, seconds=_APART_SECONDS, limit=limit, nodes=nodes,
+            whole=False,
         )  # fmt: skip
-        ladders = [parse(tuple[RankLadder, ...], result, session.places) for result in results]
     except ClusterQualError as error:  # it explains a run, which stands without it
         return (), _in_short(error)
-    return tuple(zip(*ladders, strict=True)), ""
+    return apart, ""
 
 
 def _alone(
     session: Session, layout: Layout, run: FullRun, checkpoints: Checkpoints, failure: Failure | None
 ) -> tuple[FullRun | None, str]:
     """The same steps on one node; and why not, if they are not done there."""
-    plan = session.project.full_run
-    assert plan is not None
+    plan = section(session.project.full_run)
     nodes = run.conditions.nodes
     if nodes == 1:
         return None, "the run had one node only"
@@ -99,8 +91,7 @@ def _run(
     seconds: float | None = None,
 ) -> FullRun:
     """The file's number of steps, or `steps`, or as many as take `seconds`."""
-    plan = session.project.full_run
-    assert plan is not None
+    plan = section(session.project.full_run)
     work = session.project.workload
     steps = steps or plan.steps or work.steps
     folder = session.checkpoint_folder(checkpoints.folder)

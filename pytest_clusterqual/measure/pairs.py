@@ -12,7 +12,7 @@ from statistics import median
 from typing import TypeVar
 
 from pytest_clusterqual.measure.fabric import links_of
-from pytest_clusterqual.measure.training import Clock, conditions_of, heavier, parse
+from pytest_clusterqual.measure.parts import begin, conditions_of, parse, section
 from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement, PairTiming
 from pytest_clusterqual.model.rank_map import Arrangement
 from pytest_clusterqual.model.tournament import meetings, turns_for
@@ -52,33 +52,31 @@ def after_sweep(session: Session, m: FabricMeasurement, *, arrangement: Arrangem
     It should take no more than half of the job timeout: where the links are too slow or the nodes
     too many for that, each node meets some of the others only.
     """
-    began = Clock()
+    clock = begin(session, m)
     largest = [rank.timings[-1] for rank in m.rounds[-1] if rank.timings]
     pace = max(max(timing.seconds) / timing.bytes for timing in largest)
     plan = _plan(session, pace, session.project.launcher.job_timeout / 2, arrangement)
     pairs, _ = _exchanged(session, plan, arrangement=arrangement)
-    return replace(m, pairs=pairs, seconds=m.seconds + began.seconds)
+    return replace(m, pairs=pairs, seconds=clock.seconds)
 
 
 def pairs(
     session: Session, *, arrangement: Arrangement | None = None, before: PairsMeasurement | None = None
 ) -> PairsMeasurement:
     """All pairs of nodes, or as many as a third of the budget allows, added to the repeats made `before`."""
-    assert session.project.fabric is not None
-    began = Clock()
+    clock = begin(session, before)
     if before is None:
-        session.forget_samples()
-        seconds = min(session.project.fabric.budget / 3, session.project.launcher.job_timeout / 2)
+        seconds = min(section(session.project.fabric).budget / 3, session.project.launcher.job_timeout / 2)
         plan = _plan(session, _pace(session, arrangement), seconds, arrangement)
     else:
         plan = _same_plan(before)
     made, results = _exchanged(session, plan, arrangement=arrangement)
-    conditions = conditions_of(session, results, bytes=plan.size)
+    conditions = conditions_of(session, results, before, bytes=plan.size)
     return PairsMeasurement(
-        conditions=heavier(conditions, before.conditions if before else None),
+        conditions=conditions,
         pairs=_joined(before.pairs, made) if before else made,
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0),
+        started=clock.started,
+        seconds=clock.seconds,
         links=links_of(session, conditions),
     )
 
@@ -87,10 +85,10 @@ def tried_alone(session: Session, m: M, alone: Sequence[Pair], *, arrangement: A
     """The same measurement with what each of the pairs `alone` exchanges while all others are idle."""
     if not alone:
         return m
-    began = Clock()
+    clock = begin(session, m)
     plan = Plan(size=m.pairs[0].bytes, partners=0, alone=tuple(alone))
     made, _ = _exchanged(session, plan, arrangement=arrangement, repeats=_REPEATS_ALONE)
-    return replace(m, pairs=m.pairs + made, seconds=m.seconds + began.seconds)
+    return replace(m, pairs=m.pairs + made, seconds=clock.seconds)
 
 
 def _plan(session: Session, pace: float, seconds: float, arrangement: Arrangement | None) -> Plan:

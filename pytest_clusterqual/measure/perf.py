@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_clusterqual.measure.fabric import asked_algorithm, links_of
+from pytest_clusterqual.measure.parts import Clock
 from pytest_clusterqual.measure.reported_runs import together
-from pytest_clusterqual.measure.training import Clock
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import ReportedMeasurement
 from pytest_clusterqual.read.nccl_tests import read_nccl_tests
@@ -23,7 +23,7 @@ def perf(
         ReadError: what a program printed is no whole run, or of another world than was asked for.
         LaunchError, JobError: as `perf_run`.
     """
-    began = Clock()
+    clock = Clock(before)
     done = sum(sweep.group == 0 for sweep in before.sweeps) if before else 0
     runs: list[list[ReportedRun]] = []  # of each group
     for number in range(done + 1, done + rounds + 1):
@@ -37,8 +37,7 @@ def perf(
         sweeps=(before.sweeps if before else ()) + tuple(
             replace(sweep, group=index) for index, each in enumerate(made) for sweep in each.sweeps
         ),
-        started=before.started if before else began.wall,
-        seconds=began.seconds + (before.seconds if before else 0.0), links=links_of(session, conditions),
+        started=clock.started, seconds=clock.seconds, links=links_of(session, conditions),
     )  # fmt: skip
 
 

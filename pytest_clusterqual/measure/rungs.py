@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_clusterqual.errors import JobError
-from pytest_clusterqual.measure.training import Clock, conditions_of, fingerprint, parse
+from pytest_clusterqual.measure.parts import Clock, begin, conditions_of, fingerprint, interleaved, parse, section
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.memory import MemoryLadderMeasurement, RankMemory, Rung, RungResult
 from pytest_clusterqual.model.rungs import rungs
@@ -21,10 +21,8 @@ _ROUNDS = 6
 
 def memory_ladder(session: Session) -> MemoryLadderMeasurement:
     """All rungs from one device up; a rung that runs out of memory is a result, whatever else fails is an error."""
-    plan = session.project.memory
-    assert plan is not None
-    began = Clock()
-    session.forget_samples()
+    plan = section(session.project.memory)
+    clock = begin(session)
     places = tuple(session.rank_map().places)
     results = list(_climbed(session))
     answers = _timed(session, results, plan.budget)
@@ -33,8 +31,8 @@ def memory_ladder(session: Session) -> MemoryLadderMeasurement:
         session, answers, places=places, workload=fingerprint(session, digests, places) if digests else None
     )
     return MemoryLadderMeasurement(
-        conditions=conditions, rungs=tuple(results), device_memory=plan.device_memory, started=began.wall,
-        seconds=began.seconds,
+        conditions=conditions, rungs=tuple(results), device_memory=plan.device_memory, started=clock.started,
+        seconds=clock.seconds,
     )  # fmt: skip
 
 
@@ -54,8 +52,7 @@ def _climbed(session: Session) -> Iterator[RungResult]:
 
 
 def _memory(session: Session, rung: Rung) -> RungResult:
-    plan = session.project.memory
-    assert plan is not None
+    plan = section(session.project.memory)
     args = {**_job(session, rung), "steps": plan.steps, "device_memory": plan.device_memory}
     try:
         results = session.run(
@@ -73,18 +70,17 @@ def _memory(session: Session, rung: Rung) -> RungResult:
 
 def _timed(session: Session, results: list[RungResult], budget: float) -> list[RankResult]:
     """Add runs of the fixed work to the rungs that fit, interleaved, until there are enough or the budget is spent."""
-    began, longest = Clock(), 0.0
+    clock, longest = Clock(), 0.0
     answers: list[RankResult] = []
     for number in range(_ROUNDS):
         fitting = [index for index, result in enumerate(results) if result.ranks and not result.out_of_memory]
-        before = began.seconds
+        before = clock.seconds
         if number and before + longest > budget:
             break
-        # A B, B A, A B ...: slow drift of the machine then cancels in the ratios.
-        for done, index in enumerate(fitting if number % 2 == 0 else reversed(fitting)):
+        for done, index in enumerate(interleaved(fitting, number)):
             progress = (number * len(fitting) + done, _ROUNDS * len(fitting))
             results[index] = _once_more(session, results[index], answers, progress)
-        longest = max(longest, began.seconds - before)
+        longest = max(longest, clock.seconds - before)
     return answers
 
 
@@ -106,7 +102,6 @@ def _once_more(
     conditions = session.conditions(
         found, nodes=rung.nodes, per_node=rung.per_node, layout=rung.layout.name, workload=workload
     )
-    assert conditions is not None
     return replace(result, runs=(*result.runs, ScalingRun(conditions=conditions, ranks=ranks)))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 # one-node: one node does the job, and more do not shorten it as asked · memory: it fits only on several ·
 # performance: several nodes do it sooner, as asked, the full run included · replicas: one node does the job and
 # what is wanted is more such work · peak-only: training steps scale, but what is left of a full run does not ·
 # not-qualified: a criterion did not pass · undecided: something is missing
 Outcome = Literal["one-node", "memory", "performance", "replicas", "peak-only", "not-qualified", "undecided"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 TITLES: dict[Outcome, str] = {
     "one-node": "one node suffices",
     "memory": "memory-driven scale-out",

@@ -111,7 +111,7 @@ def _between(collective: str, algorithm: Algorithm, placed: _Placed, links: Link
             loads[node] += _leaving(collective, algorithm, nodes, node)
     busiest, load = max(loads.items(), key=lambda item: item[1])
     rate, here = links.nics_per_node * links.nic, [nodes for nodes in spanning if busiest in nodes]
-    count = f"{links.nics_per_node} NIC{'s' if links.nics_per_node > 1 else ''}"
+    count = units.show_count(links.nics_per_node, "NIC")
     words = f"{count} x {links.nic * 8 / 1e9:.4g} Gbit/s = {_rate(rate)} each way ({said})"
     return _Bound(value=rate / load, words=words + _sharing(collective, algorithm, here, busiest, load))
 
@@ -190,12 +190,12 @@ def _head(collective: str, algorithm: Algorithm, placed: _Placed) -> str:
 
 def _shape(nodes: Sequence[str]) -> str:
     counts = Counter(nodes)
-    spanned = f"{len(counts)} node{'s' if len(counts) > 1 else ''}"
+    spanned = units.show_count(len(counts), "node")
     locals_ = set(counts.values())
     if len(locals_) > 1:
         return f"{len(nodes)} ranks of {spanned}"
     local = locals_.pop()
-    return f"{spanned} x {local} rank{'s' if local > 1 else ''}"
+    return f"{spanned} x {units.show_count(local, 'rank')}"
 
 
 def _rate(value: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pytest_clusterqual import units
 from pytest_clusterqual.model.workload import Layout
 
 Groups = tuple[tuple[int, ...], ...]
@@ -113,7 +114,7 @@ def spread(groups: Groups, rank_nodes: Sequence[str]) -> str:
     """Groups of one size in words, such as ``8 groups of 2 ranks inside a node``."""
     nodes = max(len({rank_nodes[rank] for rank in group}) for group in groups)
     where = "inside a node" if nodes == 1 else f"over {nodes} nodes"
-    return f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])} ranks {where}"
+    return f"{units.show_count(len(groups), 'group')} of {len(groups[0])} ranks {where}"
 
 
 def _spot(rank: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -121,6 +121,7 @@ class Record:
     measured, `until` the last day of that; `expired` is the reason of an exception whose last day `until` was over.
     `attempt` counts how often the run was begun or resumed; `earlier` are the verdicts that the test had in earlier
     attempts, the first one first. `gates_not_run` are the criteria that this one needs and nobody had asked for.
+    `of` is how many records were written together with this one, itself included: where fewer are there, none counts.
     """
 
     schema: int
@@ -138,6 +139,7 @@ class Record:
     expired: str = ""
     earlier: tuple[Verdict, ...] = ()
     gates_not_run: tuple[str, ...] = ()
+    of: int = 1
 
 
 def worst(verdicts: list[Verdict] | tuple[Verdict, ...]) -> Verdict:

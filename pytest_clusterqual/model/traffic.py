@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pytest_clusterqual import units
 from pytest_clusterqual.model.groups import DIMENSIONS, Mesh, layout_groups, mesh
 from pytest_clusterqual.model.project import Collective
 from pytest_clusterqual.model.workload import Layout, ModelShape, Workload
@@ -170,8 +171,8 @@ def _sharded(
     twice = layout.fsdp != "grad-op"
     turns = 1 if layout.pipeline > 1 else microbatches
     of_blocks = (microbatches + 1 if layout.pipeline > 1 else 2 * microbatches) if twice else turns
-    blocks = ("each of " if stage.layers > 1 else "") + _count(stage.layers, "block")
-    for shapes, units, gathers, what in (
+    blocks = ("each of " if stage.layers > 1 else "") + units.show_count(stage.layers, "block")
+    for shapes, modules, gathers, what in (
         (stage.block.values(), stage.layers, of_blocks, blocks),
         (stage.ends.values(), 1, turns, " and ".join(stage.tables)),
     ):
@@ -179,17 +180,17 @@ def _sharded(
         part = sum(-(-shape[0] // shard) * math.prod(shape[1:]) for shape in shapes)
         when = (
             "forward and backward" if gathers > turns else "forward"
-        ) + f" of {_count(microbatches, 'microbatch', 'es')}"
+        ) + f" of {units.show_count(microbatches, 'microbatch', 'microbatches')}"
         yield Exchange(
             dimension="shard", collective="all_gather", bytes=part * shard * _element(workload),
-            calls=units * gathers, why=f"parameters of {what}, {when}",
+            calls=modules * gathers, why=f"parameters of {what}, {when}",
         )  # fmt: skip
         yield Exchange(
-            dimension="shard", collective="reduce_scatter", bytes=part * shard * FULL, calls=units,
+            dimension="shard", collective="reduce_scatter", bytes=part * shard * FULL, calls=modules,
             why=f"gradients of {what}",
         )  # fmt: skip
         yield Exchange(
-            dimension="replicate", collective="all_reduce", bytes=part * FULL, calls=units,
+            dimension="replicate", collective="all_reduce", bytes=part * FULL, calls=modules,
             why=f"gradients of {what}, the part of one rank" if shard > 1 else f"gradients of {what}",
         )  # fmt: skip
 
@@ -199,7 +200,7 @@ def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, mic
     model, element = workload.shape, _element(workload)
     tokens = workload.microbatch * workload.sequence_length // m.context
     forwards = 2 if layout.activation_checkpointing == "full" else 1  # the blocks', repeated in backward
-    blocks = _count(stage.layers, "layer")
+    blocks = units.show_count(stage.layers, "layer")
     split = stage.layers * (1 if model.experts else 2) * (forwards + 1)  # attention, and a feed-forward of one expert
     parts = "attention" if model.experts else "attention and feed-forward"
     experts = stage.layers if model.experts else 0
@@ -221,7 +222,8 @@ def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, mic
     yield Exchange(
         dimension="pipeline", collective="send_recv", bytes=tokens * model.hidden // m.tensor * element,
         calls=microbatches * (2 * layout.stages_per_rank - (m.pipeline == 2)),
-        why=f"activations to the next stage and gradients back, {_count(microbatches, 'microbatch', 'es')}",
+        why="activations to the next stage and gradients back, "
+        f"{units.show_count(microbatches, 'microbatch', 'microbatches')}",
     )  # fmt: skip
     yield Exchange(
         dimension="expert", collective="all_to_all", bytes=model.experts * COUNT,
@@ -230,14 +232,10 @@ def _activations(workload: Workload, layout: Layout, stage: _Stage, m: Mesh, mic
     yield Exchange(
         dimension="expert", collective="all_to_all_v", bytes=tokens * model.top_k * model.hidden // m.tensor * element,
         calls=microbatches * experts * 2 * (forwards + 1),
-        why=f"tokens to experts of {blocks} and back, {_count(model.top_k, 'expert')} a token",
+        why=f"tokens to experts of {blocks} and back, {units.show_count(model.top_k, 'expert')} a token",
     )  # fmt: skip
 
 
 def _element(workload: Workload) -> int:
     """Bytes of an activation, and of a parameter that is gathered."""
     return 4 if workload.precision == "fp32" else 2
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"

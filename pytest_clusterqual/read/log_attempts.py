@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.log import LoggedStep, Place
 from pytest_clusterqual.read.log_lines import SINCE_BEFORE, after
 from pytest_clusterqual.read.log_streams import Stream, apart, are_twins, name_of
@@ -52,8 +53,9 @@ class _Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class _Sorting:
-    """The attempts as the lines go by."""
+    """The attempts as the lines go by; `one_rank` has printed all of a file."""
 
+    one_rank: bool = False
     found: list[_Attempt] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)  # what lines are taken for -> the first such
 
@@ -99,6 +101,11 @@ class _Sorting:
             self._doubt(line, "told once more")
 
     def _doubt(self, step: LoggedStep, taken_for: str) -> None:
+        if self.one_rank:
+            raise ReadError(
+                f"{step.place.file}:{step.place.line}: step {step.step} stands there again with other figures, though "
+                "one rank printed it all; want one line of each step, which counts on over epochs and microbatches"
+            )
         self.doubts.setdefault(
             taken_for,
             f"{step.place.file}:{step.place.line}: step {step.step} stands there again, and nothing tells whether it "
@@ -107,14 +114,18 @@ class _Sorting:
         )
 
 
-def attempts(steps: Sequence[LoggedStep], restarts: Sequence[Place] = ()) -> Attempts:
+def attempts(steps: Sequence[LoggedStep], restarts: Sequence[Place] = (), *, one_rank: bool = False) -> Attempts:
     """Each attempt by rising steps; of several ranks' lines about a step the slowest counts.
 
-    `restarts` are the lines that speak of one, such as those about a checkpoint that is loaded.
+    `restarts` are the lines that speak of one, such as those about a checkpoint that is loaded. With `one_rank`, steps
+    that go back are never those of another rank.
+
+    Raises:
+        ReadError: `one_rank` tells of a step in several ways.
     """
     ordered = _in_days(steps)
-    sorting = _sorted(ordered, restarts)
-    if not all(attempt.told for attempt in sorting.found):
+    sorting = _sorted(ordered, restarts, one_rank=one_rank)
+    if not one_rank and not all(attempt.told for attempt in sorting.found):
         # A rank's first line may be lost, or each rank tell that it loads a checkpoint, in front of its own lines.
         even = _sorted(ordered, (), even=True)
         if len(even.found) < len(sorting.found) and not even.doubts and _is_even(even.found):
@@ -125,12 +136,14 @@ def attempts(steps: Sequence[LoggedStep], restarts: Sequence[Place] = ()) -> Att
     )
 
 
-def _sorted(steps: Sequence[LoggedStep], restarts: Sequence[Place], *, even: bool = False) -> _Sorting:
+def _sorted(
+    steps: Sequence[LoggedStep], restarts: Sequence[Place], *, even: bool = False, one_rank: bool = False
+) -> _Sorting:
     lines: dict[tuple[str, str], list[LoggedStep]] = {}
     for step in steps:
         lines.setdefault(name_of(step), []).append(step)
-    streams = {name: Stream.of(of, restarts, even=even) for name, of in lines.items()}
-    sorting = _Sorting()
+    streams = {name: Stream.of(of, restarts, even=even, one_rank=one_rank) for name, of in lines.items()}
+    sorting = _Sorting(one_rank=one_rank)
     for step in steps:
         sorting.take(step, streams[name_of(step)])
     for stream in streams.values():

@@ -18,6 +18,7 @@ _BAR = re.compile(
 _NO_NAME = re.compile(r"[|%{}\]]")
 _LONGEST_NAME = 200
 _RATE = re.compile(r"^, +(?P<rate>\d{1,9}(?:\.\d{0,9})?) ?(?:(?P<per_second>[a-z]+/s)|s/[a-z]+)")
+_OF_BYTES = re.compile(r"^, +[\d.?]{1,20}(?: ?[kKMGT]?i?B/s|s/[kKMGT]?i?B)\b")  # a download is no training
 _EPOCH = re.compile(r"\b[Ee]poch *(\d{1,9})\b")
 _DICTIONARY = re.compile(r"\{['\"][\w/]+['\"]: [^{}]*\}")
 _ENTRY = re.compile(rf"['\"]([\w/]+)['\"]: *['\"]?({NUMBER})\b")
@@ -70,7 +71,8 @@ class Bars:
                 continue
             if numbers is None:
                 name = _NO_NAME.split(before[-_LONGEST_NAME:])[-1]
-                self.drawn.append(_bar(line, match, name.strip(" :")))
+                if not _OF_BYTES.match(match["rest"]):
+                    self.drawn.append(_bar(line, match, name.strip(" :")))
                 before = before[: len(before) - len(name)]
             else:
                 self.entries.append(_Entry(numbers=numbers, bars=len(self.drawn)))

@@ -10,7 +10,7 @@ from datetime import datetime
 from pytest_clusterqual.model.log import Moment, Place
 
 # No line that tells of a step is longer; a repeat in a pattern never sees more than this.
-LONGEST = 4000
+_LONGEST = 4000
 _LONGEST_PIECE = 65536
 # `over` of a step whose line tells a mean since the line before, until that line is known.
 SINCE_BEFORE = -1
@@ -22,6 +22,7 @@ NUMBER = (
     r"|[-+]?(?i:nan|inf(?:inity)?)"
 )
 _COMMAS = re.compile(rf"[-+]?{_THOUSANDS}(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_TO_START = re.compile(r"\x1b\[[01]?G")  # what some bars write in place of a carriage return
 _CODE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)|\x08")
 # Who printed a line: srun --label, mpirun --tag-output, torchrun, a pod. Ray names a process, which changes
 # when the job is started again, so its prefix is only taken off.
@@ -57,12 +58,17 @@ def pieces(raw: str, place: Place, *, numbered: bool = False) -> Iterator[Line]:
 
     Those that are `numbered` begin with a number of their own, which looks like the label of a task.
     """
-    for piece in _CODE.sub("", raw).split("\r"):
+    for piece in _CODE.sub("", _TO_START.sub("\r", raw)).split("\r"):
         printer, text = _without_prefix(piece, numbered)
         for start in range(0, len(text), _LONGEST_PIECE):
             part = text[start : start + _LONGEST_PIECE]
             if part.strip():
                 yield Line(place=place, printer=printer, text=part, moment=_moment(part[:200]))
+
+
+def head(text: str) -> str:
+    """What is looked at of a text; a number that is cut there is left out, for it would be read as another one."""
+    return text if len(text) <= _LONGEST else text[:_LONGEST].rstrip("0123456789.,+-eE")
 
 
 def joined(first: Line, second: Line, between: str) -> Line:

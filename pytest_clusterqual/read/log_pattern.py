@@ -8,7 +8,8 @@ from typing import Any
 
 from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.log import LoggedStep
-from pytest_clusterqual.read.log_lines import LONGEST, SINCE_BEFORE, Line, number
+from pytest_clusterqual.read.log_limit import BUDGET, Limited
+from pytest_clusterqual.read.log_lines import SINCE_BEFORE, Line, head, number
 from pytest_clusterqual.read.messages import shown
 
 # Name of a group -> the field of a step, and what a value is multiplied with to be in its unit.
@@ -62,7 +63,8 @@ def reader(pattern: str, key: str = "--pattern") -> Reader:
             f"{key}: {shown(pattern[:place])} repeats what repeats itself, which can take for ever; "
             "want no * + or {} after a group that holds one or an alternative, and no .* or \\s+ after another"
         )
-    return lambda line: _step(compiled, line, key)
+    limited = Limited(compiled)
+    return lambda line: _step(limited, line, key)
 
 
 def _field(name: str) -> str:
@@ -103,8 +105,15 @@ def _end_of_set(pattern: str, at: int) -> int:
     return at
 
 
-def _step(pattern: re.Pattern[str], line: Line, key: str) -> LoggedStep | None:
-    match = pattern.search(line.text[:LONGEST])
+def _step(pattern: Limited, line: Line, key: str) -> LoggedStep | None:
+    where = f"{line.place.file}:{line.place.line}"
+    try:
+        match = pattern.search(head(line.text))
+    except TimeoutError:
+        raise ReadError(
+            f"{key}: {where}: to look for {shown(pattern.text)} in lines such as this took {BUDGET:g} s and was ended; "
+            "want fewer .* + or {}, each ended by what cannot stand in it, and ^ in front if lines begin so"
+        ) from None
     if match is None:
         return None
     found = {name: text for name, text in match.groupdict().items() if text is not None}
@@ -115,7 +124,6 @@ def _step(pattern: re.Pattern[str], line: Line, key: str) -> LoggedStep | None:
         if abs(values["step"]) >= _GREATEST or values["step"] != step:
             raise ValueError(f"got step {values['step']:g}")
     except (KeyError, ValueError, OverflowError) as error:
-        where = f"{line.place.file}:{line.place.line}"
         raise ReadError(f"{key}: {where}: want numbers in all groups but rank, and a step: {error}") from None
     fields: dict[str, Any] = {
         _FIELDS[name][0]: value * _FIELDS[name][1] for name, value in values.items() if name in _FIELDS

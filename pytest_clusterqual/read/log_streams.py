@@ -38,14 +38,17 @@ class Stream:
     again: list[LoggedStep] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lines: Sequence[LoggedStep], restarts: Sequence[Place], *, even: bool = False) -> Stream:
+    def of(
+        cls, lines: Sequence[LoggedStep], restarts: Sequence[Place], *, even: bool = False, one_rank: bool = False
+    ) -> Stream:
         """Of `lines` that tell of each step as often as of the first before a restart, or `even` as of the second."""
-        file, named = lines[0].place.file, bool(lines[0].printer)
+        file, named = lines[0].place.file, one_rank or bool(lines[0].printer)
         mine = sorted(each.line for each in restarts if each.file == file)
         passed = (_passed(one, other) for one, other in itertools.pairwise(lines) if _has_clock(one, other))
+        printers = _of_second(lines) if even and not named else _of_first(_begun(lines, mine), named)
         return cls(
             first=lines[0].step, restarts=mine, mixed=not named and any(seconds < -_TOGETHER for seconds in passed),
-            printers=_of_second(lines) if even and not named else _of_first(_begun(lines, mine), named),
+            printers=1 if one_rank else printers,
         )  # fmt: skip
 
     def is_restarted(self, step: LoggedStep) -> bool:

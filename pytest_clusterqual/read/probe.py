@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -17,8 +19,11 @@ from pytest_clusterqual.model.probe import Line, ProbedProcess, ProbeStart, Prob
 _VERSION = 1
 _LONGEST = 64 * 1024  # bytes of a line: names are the script's own
 _MOST = 256 * 2**20  # bytes of lines that a measurement holds: nine times as many in memory while it is written
-_NAME = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
+_NAME = re.compile(r"rank(\d{1,18})-attempt(\d{1,18})\.jsonl")
 _START = msgspec.json.Decoder(ProbeStart)
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_ROUNDED = 1e-3  # seconds: by so much may times of one process contradict each other
 
 
 class FastLine(msgspec.Struct, kw_only=True, gc=False):
@@ -28,9 +33,9 @@ class FastLine(msgspec.Struct, kw_only=True, gc=False):
     at: float
     seconds: float = 0.0
     own: float | None = None
-    step: int = 0
-    tokens: int | None = None
-    sequences: int | None = None
+    step: _Whole = 0
+    tokens: _Count | None = None
+    sequences: _Count | None = None
     name: str = ""
     error: str = ""
     nested: bool = False
@@ -52,7 +57,7 @@ class ProbeFile:
 
 
 def probe_files(folder: Path, tell: Callable[[str], None]) -> dict[int, tuple[ProbeFile, ...]]:
-    """rank -> its processes, first to last. `tell` hears of files that a kill left without a first line.
+    """rank -> its processes, first to last. `tell` hears of files that a kill left without a first line, or that lack.
 
     Raises:
         ReadError: there are no such files, or one is not what its name says.
@@ -77,10 +82,27 @@ def probe_files(folder: Path, tell: Callable[[str], None]) -> dict[int, tuple[Pr
             raise ReadError(f"{path}:1: probe: got {start.probe}, want {_VERSION}: another version wrote it")
         if (start.rank, start.attempt) != (rank, attempt):
             raise ReadError(f"{path}:1: got rank {start.rank}, attempt {start.attempt}, want those of the file's name")
+        if not 0 <= start.world < 2**63:
+            raise ReadError(f"{path}:1: world: got {start.world}, want a number of ranks")
+        if start.began > start.at + _ROUNDED:
+            raise ReadError(f"{path}:1: began: got {start.began:g} s, want no time after this line, {start.at:g} s")
         found[rank] = (*found.get(rank, ()), ProbeFile(path=path, start=start))
     if not found:
         raise ReadError(f"{folder}: no file rank0-attempt0.jsonl or the like; want the folder that a probe wrote")
+    _tell_lacking(folder, [(rank, attempt) for rank, attempt, _ in named], tell)
     return found
+
+
+def _tell_lacking(folder: Path, named: list[tuple[int, int]], tell: Callable[[str], None]) -> None:
+    for rank, mine in itertools.groupby(named, lambda each: each[0]):
+        there = {attempt for _, attempt in mine}
+        if lacking := max(there) + 1 - len(there):
+            first = next(attempt for attempt in itertools.count() if attempt not in there)
+            tell(
+                f"{folder}: {lacking} of the {max(there) + 1} files of rank {rank} are not there, first "
+                f"rank{rank}-attempt{first}.jsonl: their time counts as an outage and their steps as never done; "
+                "put all files of a run into one folder"
+            )
 
 
 def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[FastLine]:
@@ -101,6 +123,8 @@ def probe_lines(file: ProbeFile, tell: Callable[[str], None]) -> Iterator[FastLi
                 return
             if (least := line.seconds if line.own is None else min(line.seconds, line.own)) < 0:
                 raise ReadError(f"{file.path}:{number}: got {least:g} seconds, want none below 0")
+            if line.own is not None and line.own > line.seconds + _ROUNDED:
+                raise ReadError(f"{file.path}:{number}: own: got {line.own:g} of {line.seconds:g} seconds")
             yield line
 
 

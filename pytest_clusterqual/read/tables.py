@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.read.messages import shown
 
@@ -76,7 +77,7 @@ class Table:
 
 def names(labels: Sequence[str]) -> str:
     """Names for a message, at most eight."""
-    return ", ".join(label[:40] for label in labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+    return units.show_some([label[:40] for label in labels], 8)
 
 
 def tables(text: str) -> list[Table]:

@@ -14,7 +14,7 @@ from pytest_clusterqual.read import log_facts, log_pattern
 from pytest_clusterqual.read.log_attempts import attempts
 from pytest_clusterqual.read.log_bars import Bars
 from pytest_clusterqual.read.log_families import Family, families, json_step
-from pytest_clusterqual.read.log_lines import LONGEST, Line, joined, pieces
+from pytest_clusterqual.read.log_lines import Line, head, joined, pieces
 from pytest_clusterqual.read.log_streams import name_of
 from pytest_clusterqual.read.messages import shown
 
@@ -68,7 +68,7 @@ class _Reading:
             self._single(part)
 
     def _go_on(self, line: Line) -> None:
-        if any(family.begins.search(line.text[:LONGEST]) for family in self.families):  # the line before was cut off
+        if any(family.begins.search(head(line.text)) for family in self.families):  # the line before was cut off
             self.end()
             self.lines -= 1
             self.take(line)
@@ -81,13 +81,13 @@ class _Reading:
             self.end()
 
     def _is_begun(self, line: Line) -> bool:
-        text = line.text[:LONGEST]
+        text = head(line.text)
         return any(f.begins.search(text) and not f.whole.search(text) for f in self.families)
 
     def _step(self, line: Line) -> bool:
         """Whether it is a line of a step; a microbatch is one that ends none."""
         for family in self.families:
-            if match := family.whole.search(line.text[:LONGEST]):
+            if match := family.whole.search(head(line.text)):
                 if step := family.read(match, line):
                     begun = family.begins.search(line.text, 0, match.start())
                     self.steps.append(replace(step, moment=line.moment_at(match.start(), begun and begun.start())))
@@ -111,7 +111,7 @@ class _Reading:
     def _beside(self, line: Line) -> bool:
         """Whether it tells of the job as a whole, of an event, or is a progress bar."""
         left = self.bars.take(line, line.text)
-        text, known = (line.text if left is None else left)[:LONGEST], left is not None
+        text, known = head(line.text if left is None else left), left is not None
         for name, value in log_facts.facts(text).items():
             self.facts.setdefault(name, []).append(value)
             known = True
@@ -135,14 +135,17 @@ class _Reading:
         )
 
 
-def read_training_log(files: Sequence[Path], pattern: str | None = None, *, key: str = OPTION) -> TrainingLog:
+def read_training_log(
+    files: Sequence[Path], pattern: str | None = None, *, key: str = OPTION, one_rank: bool = False
+) -> TrainingLog:
     """The log of one run, from one file or several: what came after a restart, or one of each rank.
 
     With `pattern`, a regular expression with named groups, no other line is taken for a step. `key` is the option or
-    the key of the project file that it stands behind, or would.
+    the key of the project file that it stands behind, or would. `one_rank` says that no other rank prints into a file.
 
     Raises:
-        ReadError: a file cannot be read, no line tells of a step, or `pattern` is none that can be used.
+        ReadError: a file cannot be read, no line tells of a step, or `pattern` is none that can be used; `one_rank`
+            tells of a step in several ways.
     """
     reading = _read(files, log_pattern.reader(pattern, key) if pattern else None)
     if pattern and not reading.steps:  # lines may begin with a number of their own
@@ -158,7 +161,9 @@ def read_training_log(files: Sequence[Path], pattern: str | None = None, *, key:
         reading.facts.setdefault("tokens_per_step", [round(tokens)])
     told = log_facts.told(reading.facts, reading.bars.took(planned))
     peaks = [step.memory for step in steps if step.memory is not None]
-    found = attempts(list(_counted(steps, told.global_batch, told.sequence_length)), reading.restarts)
+    found = attempts(
+        list(_counted(steps, told.global_batch, told.sequence_length)), reading.restarts, one_rank=one_rank
+    )
     return TrainingLog(
         family=family, files=tuple(map(str, files)), told=told, events=tuple(reading.events), lines=reading.lines,
         attempts=found.steps,
@@ -206,12 +211,17 @@ def _lines(file: Path, *, numbered: bool) -> Iterator[Line]:
         if file.stat().st_size > _MOST_BYTES:
             raise ReadError(f"{file}: got {file.stat().st_size} bytes, at most {_MOST_BYTES} are read; cut it")
         with file.open(encoding="utf-8", errors="replace", newline="\n") as text:
-            number = 1
+            number, begun = 1, ""
             while raw := text.readline(_LONGEST_RAW):
                 if number == 1 and "\0" in raw:
                     raise ReadError(f"{file}: got binary data, want the text that a trainer prints")
+                raw, begun = begun + raw, ""
+                ends = raw.endswith("\n")
+                if not ends and "\r" in raw:  # what the next part goes on with
+                    raw, _, begun = raw.rpartition("\r")
                 yield from pieces(raw.rstrip("\n"), Place(file=str(file), line=number), numbered=numbered)
-                number += raw.endswith("\n")
+                number += ends
+            yield from pieces(begun, Place(file=str(file), line=number), numbered=numbered)
     except OSError as error:
         raise ReadError(f"{file}: cannot be read: {error.strerror}") from None
 

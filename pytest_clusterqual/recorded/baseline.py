@@ -72,8 +72,7 @@ def baseline_lines(baseline: Baseline, tests: Mapping[str, Selected]) -> Iterato
 
 
 def _names(tests: Sequence[str]) -> str:
-    more = f" and {len(tests) - _LISTED} more" if len(tests) > _LISTED else ""
-    return ", ".join(test.rpartition("::")[2] for test in tests[:_LISTED]) + more
+    return units.show_some([test.rpartition("::")[2] for test in tests], _LISTED)
 
 
 def as_yaml(required: Sequence[Requirement], *, run: str, tolerance: float) -> str:

@@ -83,7 +83,7 @@ def follow(folder: RunFolder) -> Followed:
     told = [*_measured_so(folder, records, made), *_required_so(records, again, words=not release)]
     if project is not None:
         told += [*_asked_so(folder, project), *_accepted_so(records, project)]
-    told += [*_selected_so(folder, records), *_repeated_so(folder)]
+    told += [*filter(None, [folder.lost]), *_selected_so(folder, records), *_repeated_so(folder)]
     told += [*_decided_so(folder, records, decision, plan, words=not release)]
     measured, bare = _verdicts(records)
     return Followed(

@@ -21,7 +21,7 @@ from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict
 from pytest_clusterqual.model.requirement import QUANTITIES
 from pytest_clusterqual.read.project import recorded_project
 from pytest_clusterqual.recorded.baseline import recorded_baseline
-from pytest_clusterqual.recorded.outcomes import with_exception
+from pytest_clusterqual.recorded.outcomes import with_exception, without_number
 from pytest_clusterqual.report.text import value_of
 
 _OF_CRITERIA = {quantity for quantities in QUANTITIES.values() for quantity in quantities}
@@ -148,12 +148,7 @@ def _judged(
     try:
         judgements = judge(project.of_test(test), measurement)
     except MeasurementError as error:
-        judgements = (
-            Judgement(
-                quantity=criterion, label="", value=None, unit="1", interval=None, verdict=Verdict.ERROR,
-                reason=str(error),
-            ),
-        )  # fmt: skip
+        judgements = (without_number(criterion, Verdict.ERROR, str(error)),)
     for judgement in judgements:
         yield Record(
             schema=SCHEMA, run=folder.run, test=test, criterion=criterion, judgement=judgement,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_clusterqual.errors import RunFolderError
+from pytest_clusterqual.folder.places import refuse_taken
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.judge.decision.verdict import decide, judge_decision
 from pytest_clusterqual.judge.gates import not_run
 from pytest_clusterqual.model.measurement import NodesMeasurement
+from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.read.hosts import fold_hosts
 from pytest_clusterqual.recorded.deciding import plan_of
 from pytest_clusterqual.recorded.outcomes import layout_params
@@ -43,22 +46,40 @@ def merge(shards: Sequence[Path], out: Path) -> RunFolder:
             or `out` not be written.
     """
     parts = [RunFolder.open(path) for path in shards]
+    for part in parts:
+        _refuse_torn(part)
     for one, other in combinations(parts, 2):
         _refuse_other(one, other)
         _refuse_other_hosts(one, other)
     _refuse_twice(parts)
     labels = _labels(parts)
     try:
-        folder = RunFolder.create(
-            out, run=out.resolve().name, environment=_environment(labels), simulated=parts[0].simulated
-        )
+        refuse_taken(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
+            folder = RunFolder.create(
+                Path(place) / "run", run=out.resolve().name, environment=_environment(labels),
+                simulated=parts[0].simulated,
+            )  # fmt: skip
+            folder.select({test: selected for part in parts for test, selected in part.tests.items()})
+            _add_lines(folder, parts)
+            _decide(folder, parts)
+            _copy_files(folder, labels)
+            folder.path.rename(out)  # a merge that is cut short leaves no half of a run there
     except RunFolderError as error:
-        raise RunFolderError(str(error).replace("--qual-run-dir", "--out")) from None
-    folder.select({test: selected for part in parts for test, selected in part.tests.items()})
-    _add_lines(folder, parts)
-    _decide(folder, parts)
-    _copy_files(folder, labels)
-    return folder
+        raise RunFolderError(str(error).replace("--qual-run-dir", "--out")) from error
+    except OSError as error:
+        raise RunFolderError(f"{out}: cannot be written: {error.strerror}; give another folder with --out") from error
+    return RunFolder.open(out)
+
+
+def _refuse_torn(part: RunFolder) -> None:
+    """A measurement that a kill has cut off would leave records of nothing, and a record no trace."""
+    if part.torn:
+        raise RunFolderError(
+            f"{part.torn[0]}: the last line was cut off by a kill; resume that run with --qual-resume {part.path}, or "
+            "leave it out"
+        )
 
 
 def _add_lines(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
@@ -70,12 +91,16 @@ def _add_lines(folder: RunFolder, parts: Sequence[RunFolder]) -> None:
             name: folder.add_measurement(criterion, test, measurement)
             for name, (test, criterion, measurement) in part.measurements().items()
         }
+        attempts: dict[tuple[str, int], list[Record]] = {}
         for record in part.history():
             if record.criterion == "decision":
                 continue
             gates = not_run(record.gates_not_run, ran, layout_params(tests.get(record.test)))
             measured = names.get(record.measurement or "")
-            folder.add_record(replace(record, run=folder.run, measurement=measured, gates_not_run=gates))
+            attempt = attempts.setdefault((record.test, record.attempt), [])
+            attempt.append(replace(record, run=folder.run, measurement=measured, gates_not_run=gates))
+        for records in attempts.values():
+            folder.add_records(records)
 
 
 def _decide(folder: RunFolder, parts: Sequence[RunFolder]) -> None:

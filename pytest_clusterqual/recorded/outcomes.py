@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.judge.gates import Outcome
@@ -56,6 +57,15 @@ def outcomes(folder: RunFolder) -> list[Outcome]:
         )
         for test, group in by_test(folder.records()).items()
     ]  # fmt: skip
+
+
+def asked_of(tests: Mapping[str, Selected]) -> dict[str, list[str]]:
+    """Criterion -> those of its tests that apply here; of some it may be none."""
+    asked: dict[str, list[str]] = {test.criterion: [] for test in tests.values()}
+    for name, test in tests.items():
+        if not test.inapplicable:
+            asked[test.criterion].append(name)
+    return asked
 
 
 def layout_params(selected: Selected | None) -> dict[str, str]:
@@ -137,6 +147,5 @@ def unanswered(tests: Mapping[str, Selected], records: Sequence[Record]) -> list
         if test.criterion in concluded and test.criterion != "own" and not test.inapplicable and name not in recorded
     ]  # fmt: skip
     if lost:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        told.append(f"asked for and not recorded: {', '.join(lost[:_NAMED])}{more}")
+        told.append(f"asked for and not recorded: {units.show_some(lost, _NAMED)}")
     return told

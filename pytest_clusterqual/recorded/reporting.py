@@ -12,6 +12,7 @@ from pytest_clusterqual.errors import UNFORESEEN, RunFolderError
 from pytest_clusterqual.folder import lines
 from pytest_clusterqual.folder.places import is_run
 from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.recorded.outcomes import asked_of
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.html import Told, html_report
 from pytest_clusterqual.report.plots import Plot
@@ -66,13 +67,11 @@ def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: st
         RunFolderError: it could not be made or written.
     """
     check_place(path, run=folder.path)
-    records, tests = folder.records(), folder.tests
-    tested = {record.test for record in records}
+    tests = folder.tests
     told = Told(
-        run=folder.run, simulated=folder.simulated, environment=folder.environment, records=records,
-        decision=decision, plots=plots, note=note,
+        run=folder.run, simulated=folder.simulated, environment=folder.environment, records=folder.records(),
+        decision=decision, plots=plots, note=note, asked=asked_of(tests),
         left_out={test: selected.inapplicable for test, selected in tests.items() if selected.inapplicable},
-        missing=[test for test, selected in tests.items() if test not in tested and not selected.inapplicable],
     )  # fmt: skip
     try:
         page = html_report(told).encode()

@@ -23,7 +23,7 @@ _WHY = {
     False: "flaky: none of its figures did",
     None: "why cannot be told: figures with too few samples, or other hosts",
 }
-_OPEN = "too few samples in one of the runs to tell a change from chance"
+_OPEN = "too few samples to tell a change from chance, among so many figures; more runs would"
 
 
 def comparison_report(found: RunsCompared, *, width: int, color: bool = False) -> str:
@@ -55,8 +55,7 @@ def named(test: str) -> str:
 
 def some_of(tests: Sequence[str]) -> str:
     """The first of them by name, and how many more there are."""
-    more = f" and {len(tests) - _MOST_NAMED} more" if len(tests) > _MOST_NAMED else ""
-    return ", ".join(map(named, tests[:_MOST_NAMED])) + more
+    return units.show_some([named(test) for test in tests], _MOST_NAMED)
 
 
 def _under_load(each: Compared, found: RunsCompared) -> str:

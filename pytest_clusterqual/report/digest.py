@@ -1,14 +1,27 @@
-"""Records in short: what every report says first of a criterion, of suspects, of loads and of a ledger."""
+"""Records in short: which is the worst, and what every report says first of criteria, suspects, loads and ledgers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from pytest_clusterqual import units
 from pytest_clusterqual.model.conditions import Conditions, Load
 from pytest_clusterqual.model.measurement import CRITERIA
-from pytest_clusterqual.model.record import Finding, Judgement, Record, Verdict
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Finding, Judgement, Record, Verdict
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.table import distance
+
+
+def severity(judgement: Judgement) -> tuple[int, float]:
+    """A key that sorts the worst verdict first, and of one verdict the one that is furthest off."""
+    return -SEVERITY.index(judgement.verdict), distance(judgement)
+
+
+def distance(judgement: Judgement) -> float:
+    """The margin; a failure without one (a wrong result) is worse than any, a PASS better than any."""
+    if judgement.margin is None or math.isnan(judgement.margin):
+        return math.inf if judgement.verdict in GOOD else -math.inf
+    return judgement.margin
 
 
 def by_criterion(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -25,7 +38,7 @@ def because(group: Sequence[Record], verdict: Verdict) -> str:
     if verdict is Verdict.MEASURED:
         return "no requirement in the project file: numbers only, never a PASS"
     record = min(those, key=lambda r: distance(r.judgement))
-    place = " ".join(filter(None, (text.case_of(record.test), text.visible(record.judgement.label))))
+    place = " ".join(filter(None, (text.case_of(record.test), text.label_of(record.judgement))))
     if verdict is not Verdict.PASS:
         more = f" (+{len(those) - 1} more {verdict})" if len(those) > 1 else ""
         return f"{place}: {text.visible(record.judgement.reason)}{more}"
@@ -55,13 +68,22 @@ def conditions_of(records: Iterable[Record]) -> list[Conditions]:
     return list({id(r.conditions): r.conditions for r in records if r.conditions is not None}.values())
 
 
-def heavy_loads(known: Iterable[Conditions]) -> list[Load]:
+def _heavy_loads(known: Iterable[Conditions]) -> list[Load]:
     """The heaviest load of every node that was loaded."""
     loads: dict[str, Load] = {}
     for load in (conditions.load for conditions in known):
         if load is not None and load.heavy and (load.node not in loads or load.other_cpu > loads[load.node].other_cpu):
             loads[load.node] = load
     return list(loads.values())
+
+
+def load_lines(known: Iterable[Conditions]) -> list[str]:
+    """A sentence about every node that was loaded."""
+    return [
+        f"{text.visible(load.node)} was loaded by other work ({units.show_share(load.other_cpu)} of its cores' time): "
+        "slow timings may be its neighbours'"
+        for load in _heavy_loads(known)
+    ]
 
 
 def states(records: Iterable[Record], test: str) -> dict[str, Judgement]:

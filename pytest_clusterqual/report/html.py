@@ -16,6 +16,7 @@ from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report import html_plots, html_sections, html_tables, html_top, text
 from pytest_clusterqual.report.digest import by_criterion
+from pytest_clusterqual.report.overall import missing_tests, overall
 from pytest_clusterqual.report.plots import Plot
 
 _TEMPLATE, _STYLE = "page.html.j2", "page.css"
@@ -27,7 +28,7 @@ class Told:
     """Everything that the page tells of a run.
 
     `environment` is that of the run folder. `note` says which plots are missing, `left_out` why a test does not apply
-    here, and `missing` are the tests that were asked for and have no record.
+    here, and `asked` has the tests of each criterion that do.
     """
 
     run: str
@@ -38,7 +39,7 @@ class Told:
     plots: Sequence[Plot] = ()
     note: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    missing: Sequence[str] = ()
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def html_report(told: Told) -> str:
@@ -46,7 +47,7 @@ def html_report(told: Told) -> str:
     direction of writing is shown as its escape.
     """
     style = _read(_STYLE)
-    criteria = by_criterion(told.records)
+    criteria, missing = by_criterion(told.records), missing_tests(told.records, told.asked)
     pictures, left_out = html_plots.chosen(told.plots)
     return text.xml_safe(_template().render(
         version=__version__,
@@ -54,14 +55,15 @@ def html_report(told: Told) -> str:
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         title=told.environment.get("project") or told.run,
         simulated=told.simulated,
-        tiles=html_top.tiles(criteria),
+        overall=overall(told.records, told.asked, simulated=told.simulated),
+        tiles=html_top.tiles(criteria, told.asked),
         outcome=html_top.outcome(told.decision),
         command=text.repeat_with(told.environment),
         facts=html_top.facts(told.run, told.environment, told.records, simulated=told.simulated),
         foremost=html_top.foremost(told.records),
-        warnings=html_top.warnings(told.environment, told.records, told.missing, told.note),
+        warnings=html_top.warnings(told.environment, told.records, missing, told.note),
         sections=[
-            html_sections.section(name, group, pictures.get(name, ()), left_out.get(name, 0))
+            html_sections.section(name, group, pictures.get(name, ()), left_out.get(name, 0), told.asked)
             for name, group in criteria.items()
             if name != "decision"
         ],

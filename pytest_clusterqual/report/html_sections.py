@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_clusterqual import units
 from pytest_clusterqual.model.record import SEVERITY, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.asides import exception_of
-from pytest_clusterqual.report.digest import because, findings
+from pytest_clusterqual.report.digest import because, findings, severity
 from pytest_clusterqual.report.html_plots import Figure
 from pytest_clusterqual.report.html_top import name_of
-from pytest_clusterqual.report.table import severity
+from pytest_clusterqual.report.overall import incomplete
 
 _OPEN = 30  # rows that are seen at once
 _FOLDED = 150  # rows to be unfolded
@@ -61,7 +61,10 @@ class Section:
     figures_left_out: int
 
 
-def section(criterion: str, group: Sequence[Record], figures: Sequence[Figure], left_out: int) -> Section:
+def section(
+    criterion: str, group: Sequence[Record], figures: Sequence[Figure], left_out: int,
+    asked: Mapping[str, Sequence[str]],
+) -> Section:  # fmt: skip
     """Everything of one criterion; of thousands of records the worst are shown and the rest is counted."""
     verdict = worst([record.judgement.verdict for record in group])
     numbers = [record for record in group if record.judgement.verdict is Verdict.MEASURED]
@@ -72,7 +75,8 @@ def section(criterion: str, group: Sequence[Record], figures: Sequence[Figure], 
     suspects, notes = findings(record.judgement for record in sorted(group, key=lambda r: severity(r.judgement)))
     every = [*suspects, *notes]
     return Section(
-        id=criterion, name=name_of(criterion), verdict=str(verdict), why=because(group, verdict),
+        id=criterion, name=name_of(criterion), verdict=str(verdict),
+        why="; ".join(filter(None, (incomplete(criterion, group, asked), because(group, verdict)))),
         judged=_rows(judged, _OPEN), numbers=_rows(numbers, 0), findings=every[:_FINDINGS],
         more_findings=max(len(every) - _FINDINGS, 0), figures=figures, figures_left_out=left_out,
     )  # fmt: skip

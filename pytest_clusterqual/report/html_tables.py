@@ -102,9 +102,7 @@ def _grown(told: Sequence[NodeTelemetry]) -> Counter[str]:
 
 def _counters(told: Sequence[NodeTelemetry]) -> str:
     grown = _grown(told)
-    shown = [f"{name} +{count}" for name, count in grown.most_common(_COUNTERS)]
-    more = len(grown) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return units.show_some([f"{name} +{count}" for name, count in grown.most_common()], _COUNTERS)
 
 
 def _throttled(told: Sequence[NodeTelemetry]) -> str:
@@ -130,7 +128,6 @@ def _lines(found: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping):
             yield from _lines(value, f"{label}: ")
         elif isinstance(value, (list, tuple)) and value:
-            more = f" and {len(value) - _LISTED} more" if len(value) > _LISTED else ""
-            yield label, ", ".join(map(str, value[:_LISTED])) + more
+            yield label, units.show_some(value, _LISTED)
         elif value not in (None, "", [], ()):
             yield label, str(value)

@@ -14,8 +14,8 @@ from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.record import Finding, Record, accepted, by_test, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.asides import asides
-from pytest_clusterqual.report.digest import because, conditions_of, findings, heavy_loads
-from pytest_clusterqual.report.table import severity
+from pytest_clusterqual.report.digest import because, conditions_of, findings, load_lines, severity
+from pytest_clusterqual.report.overall import incomplete
 
 NAMES = {
     "nodes": "Nodes", "memory": "Memory", "fabric": "Fabric", "scaling": "Training Scaling", "full_run": "Full-Run",
@@ -28,13 +28,17 @@ _HOSTS, _LAYOUTS = 8, 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
-    """One criterion. Without a `verdict` it was not run; `accepted` counts failures that the project file excepts."""
+    """One criterion. Without a `verdict` it was not run; `accepted` counts failures that the project file excepts.
+
+    `incomplete` says how many of its tests the verdict is about, where it is not all of them.
+    """
 
     criterion: str
     name: str
     verdict: str
     why: str
     accepted: int = 0
+    incomplete: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,21 +56,22 @@ class Foremost:
     more: int
 
 
-def tiles(criteria: Mapping[str, Sequence[Record]]) -> list[Tile]:
+def tiles(criteria: Mapping[str, Sequence[Record]], asked: Mapping[str, Sequence[str]]) -> list[Tile]:
     """The four criteria, run or not, and what else has records; the decision has its own place."""
     names = [name for name in NAMES if name in _ALWAYS or name in criteria]
     names += [name for name in criteria if name not in NAMES and name != "decision"]
-    return [_tile(name, criteria.get(name, ())) for name in names]
+    return [_tile(name, criteria.get(name, ()), asked) for name in names]
 
 
-def _tile(name: str, group: Sequence[Record]) -> Tile:
+def _tile(name: str, group: Sequence[Record], asked: Mapping[str, Sequence[str]]) -> Tile:
     if not group:
         return Tile(criterion=name, name=name_of(name), verdict="", why="not run")
     verdict = worst([record.judgement.verdict for record in group])
     excepted = [test for test in by_test(group).values() if accepted(test)]
     return Tile(
-        criterion=name, name=name_of(name), verdict=str(verdict), why=because(group, verdict), accepted=len(excepted)
-    )
+        criterion=name, name=name_of(name), verdict=str(verdict), why=because(group, verdict), accepted=len(excepted),
+        incomplete=incomplete(name, group, asked),
+    )  # fmt: skip
 
 
 def name_of(criterion: str) -> str:
@@ -122,16 +127,12 @@ def warnings(
 def _of_conditions(known: Sequence[Conditions]) -> Iterator[str]:
     if any(at.oversubscribed for at in known):
         yield "Ranks share cores (oversubscribed)."
-    for load in heavy_loads(known)[:_HOSTS]:
-        share = units.show_share(load.other_cpu)
-        yield f"{load.node} was loaded by other work ({share} of its cores' time): slow timings may be its neighbours'."
+    yield from (f"{line}." for line in load_lines(known)[:_HOSTS])
     yield from text.throttled_lines(node for at in known for node in at.telemetry)[:_HOSTS]
 
 
 def _untested(missing: Sequence[str]) -> str:
-    shown = ", ".join(text.case_of(test) for test in missing[:_HOSTS])
-    more = f" and {len(missing) - _HOSTS} more" if len(missing) > _HOSTS else ""
-    return f"Without a record although asked for: {shown}{more}."
+    return f"Without a record although asked for: {units.show_some([text.case_of(test) for test in missing], _HOSTS)}."
 
 
 def _several(words: Iterable[str]) -> str:
@@ -139,9 +140,7 @@ def _several(words: Iterable[str]) -> str:
 
 
 def _hosts(known: Iterable[Conditions]) -> str:
-    hosts = list(dict.fromkeys(host for at in known for host in at.hosts))
-    more = f" and {len(hosts) - _HOSTS} more" if len(hosts) > _HOSTS else ""
-    return ", ".join(hosts[:_HOSTS]) + more
+    return units.show_some(list(dict.fromkeys(host for at in known for host in at.hosts)), _HOSTS)
 
 
 def _job(known: Sequence[Conditions]) -> str:
@@ -149,12 +148,14 @@ def _job(known: Sequence[Conditions]) -> str:
     layouts = list(dict.fromkeys(at.layout for at in known if at.layout))
     if not jobs:
         return ""
-    more = f" and {len(layouts) - _LAYOUTS} more" if len(layouts) > _LAYOUTS else ""
-    return f"workload {jobs}" + (f" as {', '.join(layouts[:_LAYOUTS])}{more}" if layouts else "")
+    return f"workload {jobs}" + (f" as {units.show_some(layouts, _LAYOUTS)}" if layouts else "")
 
 
 def _when(records: Sequence[Record]) -> str:
-    """From the first measurement's begin to the last one's end, in UTC."""
+    """From the first measurement's begin to the last one's end, in UTC; what was only judged or blocked took no time
+    of the nodes, and may be of another day.
+    """
+    records = [record for record in records if record.measurement] or records
     begun = [record.started for record in records if math.isfinite(record.started) and record.started > 0]
     ended = [record.started + record.seconds for record in records if math.isfinite(record.started + record.seconds)]
     try:

@@ -77,8 +77,7 @@ def _warnings(run: LoggedRun) -> Iterator[str]:
     if run.skipped:
         yield f"{run.skipped} steps were skipped by the loss scale: they took their time and changed no weight"
     if run.not_finite:
-        more = f" and {len(run.not_finite) - _MOST_STEPS} more" if len(run.not_finite) > _MOST_STEPS else ""
-        yield f"the loss is not finite at step {', '.join(map(str, run.not_finite[:_MOST_STEPS]))}{more}"
+        yield f"the loss is not finite at step {units.show_some(run.not_finite, _MOST_STEPS)}"
     yield from run.warnings
 
 
@@ -96,12 +95,12 @@ def _figures(run: LoggedRun) -> Iterator[tuple[str, str]]:
     if run.drift is not None:
         low, high = ((bound - 1) * 100 for bound in (run.drift.low, run.drift.high))
         seen = "slower" if low > 0 else "faster" if high < 0 else "no drift seen"
-        yield "drift", f"second half against first: {low:+.2g} to {high:+.2g} % time a step, {seen}"
+        yield "drift", f"second half against first: {text.signed(low)} to {text.signed(high)} % time a step, {seen}"
     yield from finding_lines(run.findings)
 
 
 def _counted(middle: Middle) -> str:
-    lines = f"{middle.lines} line{'s' * (middle.lines != 1)}"
+    lines = units.show_count(middle.lines, "line")
     return lines if middle.lines == middle.steps else f"{lines} of {middle.steps} steps"
 
 
@@ -110,9 +109,7 @@ def _shown(middle: Middle, unit: str) -> str:
     if middle.interval is None:
         return value
     low, high = (units.show(bound, unit) for bound in (middle.interval.low, middle.interval.high))
-    if low.partition(" ")[2] == high.partition(" ")[2] == value.partition(" ")[2]:
-        low, high = low.partition(" ")[0], high.partition(" ")[0]
-    return f"{value} [{low}, {high}]"
+    return f"{value} {units.show_interval(value, low, high)}"
 
 
 def _pauses(run: LoggedRun) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_clusterqual.model.decision import Decision
-from pytest_clusterqual.model.record import GOOD, SEVERITY, Record, Verdict, accepted, worst
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Record, Verdict, by_test, verdicts
 from pytest_clusterqual.report import text
-from pytest_clusterqual.report.asides import asides, exception_of, gates_not_run
-from pytest_clusterqual.report.digest import findings
-from pytest_clusterqual.report.table import distance
+from pytest_clusterqual.report.asides import asides, exception_of
+from pytest_clusterqual.report.digest import distance, findings
+from pytest_clusterqual.report.overall import Overall, overall
 
 # Rows of tests that did not pass, and of those that did; the others are counted. GitHub shows no summary of more than
 # 1 MiB.
@@ -22,56 +22,48 @@ _HTML = {character: html.escape(character) for character in "<>&"}
 
 
 def markdown(
-    records: Sequence[Record], *, run: str, simulated: bool, decision: Decision | None, unanswered: Sequence[str] = ()
-) -> str:
-    """A row a test, the worst first, with the figure that decided it; then who is suspected, and the decision.
+    records: Sequence[Record], *, run: str, simulated: bool, decision: Decision | None, unanswered: Sequence[str] = (),
+    asked: Mapping[str, Sequence[str]] | None = None,
+) -> str:  # fmt: skip
+    """Whether the run is accepted, and the decision; a row a test, the worst first, with the figure that decided it;
+    then who is suspected.
 
-    `unanswered` are sentences about what was asked for and has no verdict.
+    `unanswered` are sentences about what was asked for and has no verdict, `asked` the tests of each criterion that
+    apply here.
     """
-    return "".join(f"{line}\n" for line in _lines(records, run, simulated, decision, unanswered))
+    whole = overall(records, asked or {}, simulated=simulated)
+    return "".join(f"{line}\n" for line in (*_top(whole, simulated, decision), *_lines(records, run, unanswered)))
 
 
-def _lines(
-    records: Sequence[Record], run: str, simulated: bool, decision: Decision | None, unanswered: Sequence[str]
-) -> Iterator[str]:
-    tests: dict[str, list[Record]] = {}
-    for record in records:
-        tests.setdefault(record.test, []).append(record)
-    verdicts = {test: worst([record.judgement.verdict for record in group]) for test, group in tests.items()}
-    yield f"## Cluster qualification: {_overall(tests, verdicts)}{', incomplete' if unanswered else ''}"
+def _top(whole: Overall, simulated: bool, decision: Decision | None) -> Iterator[str]:
+    yield f"## Cluster qualification: {whole.outcome}"
     yield ""
+    yield f"{_cell(whole.why)}."
+    yield ""
+    if decision is not None:
+        yield f"**Decision**: {_cell(str(decision.outcome))}. {_cell(decision.why)}"
+        yield ""
     if simulated:
         yield "> Simulated nodes on one machine: nothing here is evidence about a network."
         yield ""
+
+
+def _lines(records: Sequence[Record], run: str, unanswered: Sequence[str]) -> Iterator[str]:
+    tests, reached = by_test(records), verdicts(records)
     for label, sentence in [*asides(records), *(("no verdict", why) for why in unanswered)]:
         yield f"> **{label.capitalize()}**: {_cell(sentence)}"
         yield ""
     yield "| test | criterion | verdict | decided by |"
     yield "| --- | --- | --- | --- |"
-    ordered = sorted(tests, key=lambda test: -SEVERITY.index(verdicts[test]))
-    bad, good = ([test for test in ordered if (verdicts[test] in GOOD) is well] for well in (False, True))
+    ordered = sorted(tests, key=lambda test: -SEVERITY.index(reached[test]))
+    bad, good = ([test for test in ordered if (reached[test] in GOOD) is well] for well in (False, True))
     for group, most, what in ((bad, _BAD, "that did not pass"), (good, _GOOD, "that passed")):
-        yield from (_row(test, tests[test], verdicts[test]) for test in group[:most])
+        yield from (_row(test, tests[test], reached[test]) for test in group[:most])
         if len(group) > most:
             yield f"| {len(group) - most} more {what} | | | |"
     yield ""
     yield from _suspects(records)
-    if decision is not None:
-        yield f"**Decision**: {_cell(str(decision.outcome))}. {_cell(decision.why)}"
-        yield ""
     yield f"Run `{_code(run)}`"
-
-
-def _overall(tests: Mapping[str, Sequence[Record]], verdicts: Mapping[str, Verdict]) -> str:
-    """The worst verdict; beside those failures that the project file accepts, and gates that were not run."""
-    excepted = [test for test, group in tests.items() if accepted(group)]
-    rest = [verdict for test, verdict in verdicts.items() if test not in excepted]
-    told = [str(worst(rest) if rest or not excepted else Verdict.PASS)]
-    if excepted:
-        told.append(f"{len(excepted)} failure{'s' if len(excepted) > 1 else ''} accepted")
-    if gates_not_run([record for group in tests.values() for record in group]):
-        told.append("no full qualification")
-    return ", ".join(told)
 
 
 def _row(test: str, group: Sequence[Record], verdict: Verdict) -> str:

@@ -51,7 +51,7 @@ def traffic_lines(found: NetworkMap) -> list[str]:
 
 
 def _title(found: NetworkMap) -> str:
-    world = f"{_count(found.nodes, 'node')} x {_count(found.nproc_per_node, 'rank')}"
+    world = f"{units.show_count(found.nodes, 'node')} x {units.show_count(found.nproc_per_node, 'rank')}"
     return f"traffic of one optimizer step on {world}; estimate: derived from the project file, nothing is measured"
 
 
@@ -80,10 +80,6 @@ def _sums(flows: list[Flow]) -> list[str]:
         sums.setdefault(f"{flow.exchange.collective} in {flow.group}{uncovered}", []).append(flow.exchange)
     return [
         f"{what}, {units.show(sum(each.per_step for each in exchanges), units.BYTES)} in "
-        f"{_count(sum(each.calls for each in exchanges), 'call')} a step"
+        f"{units.show_count(sum(each.calls for each in exchanges), 'call')} a step"
         for what, exchanges in sums.items()
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_clusterqual import units
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.plot_style import BLACK, DARK, MARKERS, Picture, circumstances
@@ -46,12 +47,12 @@ def speedup(records: Sequence[Record]) -> Picture | None:
         panels=(2.4,), above=0.3, below=0.5,
         draw=lambda axes: _draw(axes[0], points, base),
         caption=[
-            f"Time to the same fixed work on {base} node{'s' * (base > 1)} over that on more: ratio of medians with "
+            f"Time to the same fixed work on {units.show_count(base, 'node')} over that on more: ratio of medians with "
             "its interval. Grey: ideal, as many times sooner as there are more nodes.",
             "What lies between two points was not measured.",
             circumstances(told.conditions, told.started),
         ],
-        words=f"{layout}, against {base} node{'s' * (base > 1)}: " + "; ".join(point.said for point in points) + ".",
+        words=f"{layout}, against {units.show_count(base, 'node')}: " + "; ".join(point.said for point in points) + ".",
     )  # fmt: skip
 
 

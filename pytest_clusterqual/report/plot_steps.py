@@ -54,7 +54,7 @@ def steps(records: Sequence[Record], measured: Measurement | None) -> Picture | 
     names = rank_names(shown, at)
     labels = rank_labels(names)
     case, count = text.case_of(records[0].test), sum(map(len, seconds.values())) // len(seconds)
-    where = f"{nodes} node{'s' * (nodes > 1)}"
+    where = units.show_count(nodes, "node")
     return Picture(
         title=f"{case}: step time by rank on {where}",
         panels=(1.9,), below=room_for(labels),

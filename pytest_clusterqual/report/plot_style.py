@@ -124,7 +124,7 @@ def circumstances(conditions: Conditions, started: float) -> str:
     """Where, on what and when it was measured."""
     parts = [text.ranks_of(conditions), conditions.device_name]
     parts.append("simulated nodes, all on one machine: no evidence about a network" if conditions.simulated else
-                 f"real nodes {shortened(list(conditions.hosts), 3)}")  # fmt: skip
+                 f"real nodes {units.show_some(conditions.hosts, 3)}")  # fmt: skip
     parts += ["ranks share cores"] if conditions.oversubscribed else []
     parts += [f"algorithm {conditions.algorithm}"] if conditions.algorithm else []
     parts += [f"{name} {version}" for name, version in sorted(conditions.versions.items())]
@@ -133,12 +133,6 @@ def circumstances(conditions: Conditions, started: float) -> str:
                  f"other work took {units.show_share(load.other_cpu)} of {load.node}'s cores")  # fmt: skip
     parts.append(datetime.fromtimestamp(started, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
     return "; ".join(parts)
-
-
-def shortened(names: Sequence[str], most: int) -> str:
-    """Such as ``node0, node1, node2 and 13 more``."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def legend_room(entries: int) -> float:

@@ -11,8 +11,8 @@ from pytest_clusterqual import units
 from pytest_clusterqual.model.busbw import busbw_factor
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.digest import severity
 from pytest_clusterqual.report.plot_style import BLACK, DARK, MARKERS, Picture, circumstances, scale_of
-from pytest_clusterqual.report.table import severity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

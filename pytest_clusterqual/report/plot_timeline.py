@@ -147,8 +147,7 @@ def _joined(spans: Sequence[_Span], whole: float) -> Iterator[_Span]:
 
 def _told(spans: Sequence[_Span], rank: int) -> str:
     shown = sorted((s for s in spans if s.rank == rank and s.what in (*_FILLS, _FAULT)), key=lambda s: s.begin)
-    times = ", ".join(f"{s.what} at {units.show(s.begin, units.SECONDS)}" for s in shown[:12])
-    return times + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+    return units.show_some([f"{s.what} at {units.show(s.begin, units.SECONDS)}" for s in shown], 12)
 
 
 def _draw(ax: Axes, spans: Sequence[_Span], kinds: Sequence[str], names: Sequence[str], whole: float) -> None:

@@ -28,18 +28,18 @@ def waits(records: Sequence[Record]) -> Picture | None:
     bars = foremost({rank: -share for rank, share in shares.items()})
     names = rank_names(bars, at)
     labels = rank_labels(names)
-    case, size = text.case_of(worst.test), text.visible(worst.judgement.label)
+    case, size = text.case_of(worst.test), text.label_of(worst.judgement)
     shared = f"{text.value_of(worst.judgement)} {text.interval_of(worst.judgement)}".strip()
     shown = ", ".join(f"rank {names[rank]} {units.show_share(shares[rank])}" for rank in bars)
     return Picture(
         title=f"{case}: wait by rank at {size}",
         panels=(1.9,), below=room_for(labels),
         draw=lambda axes: _bars(
-            axes[0], [shares[rank] for rank in bars], labels, bars.index(least), worst.judgement.value or 0.0
+            axes[0], [shares[rank] for rank in bars], labels, bars.index(least)
         ),
         caption=[
-            f"Bars: share of a call that a rank waits for others, median. Line: wait that most ranks share, {shared}. "
-            "Shown is the size where that is largest.",
+            f"Bars: share of a call that a rank waits for others, median of its calls. Of the time of all calls most ranks "
+            f"waited {shared}, where rare long waits count as well; shown is the size where that is largest.",
             f"Who comes last waits least: here rank {names[least]}, {units.show_share(shares[least])}.",
             *cut(len(shares), "those that wait least"),
             circumstances(at, worst.started),
@@ -54,7 +54,7 @@ def _shares(record: Record) -> dict[int, float]:
     return {int(rank): share for rank, share in figures if rank.isdecimal() and math.isfinite(share)}
 
 
-def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int, shared: float) -> None:
+def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int) -> None:
     from matplotlib.ticker import MaxNLocator
 
     places = range(len(shares))
@@ -72,8 +72,7 @@ def _bars(ax: Axes, shares: Sequence[float], labels: Sequence[str], least: int, 
         rotation=90, ha="center", va="bottom", size=6.5,
     )  # fmt: skip
     ax.set_ylabel("wait (% of the call)")
-    ax.axhline(shared * 100, color=BLACK, linestyle="--", linewidth=0.8)
-    ax.set_ylim(0, 105 * max(shared, *shares, 0.01))
+    ax.set_ylim(0, 105 * max(*shares, 0.01))
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.grid(True, axis="y")
     rank_axis(ax, labels)

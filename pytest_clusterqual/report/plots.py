@@ -15,8 +15,9 @@ from pytest_clusterqual.errors import UNFORESEEN
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.fabric import FabricMeasurement, PairsMeasurement
 from pytest_clusterqual.model.measurement import Measurement
-from pytest_clusterqual.model.record import Record, Verdict
+from pytest_clusterqual.model.record import Record, Verdict, by_test
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.digest import severity
 from pytest_clusterqual.report.plot_ledger import ledger
 from pytest_clusterqual.report.plot_links import links
 from pytest_clusterqual.report.plot_memory import memory
@@ -27,7 +28,6 @@ from pytest_clusterqual.report.plot_sweep import sweep
 from pytest_clusterqual.report.plot_timeline import timeline
 from pytest_clusterqual.report.plot_waits import waits
 from pytest_clusterqual.report.plot_waterfall import waterfall
-from pytest_clusterqual.report.table import severity
 
 BUDGET = 10.0  # seconds; nobody is kept waiting for the pictures of hundreds of tests, the worst of which come first
 Measurements = Mapping[str, tuple[str, str, Measurement]]  # id -> test, criterion, samples
@@ -77,10 +77,7 @@ def _pictures(
     records: Sequence[Record], measurements: Measurements
 ) -> Iterator[tuple[str, str, Callable[[], Picture | None]]]:
     """File name, criterion and what makes the picture, which may turn out to be none, of every test."""
-    tests: dict[str, list[Record]] = {}
-    for record in records:
-        if record.criterion in _OF_CRITERION:
-            tests.setdefault(record.test, []).append(record)
+    tests = by_test(record for record in records if record.criterion in _OF_CRITERION)
     # Criteria have plots of different kinds, so that their tests may have the same case.
     names: dict[str, str] = {}
     for criterion in _OF_CRITERION:

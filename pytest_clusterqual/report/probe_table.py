@@ -62,7 +62,7 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
         within = f" [{_seconds(interval.low)}, {_seconds(interval.high)}]" if interval else ""
         yield "step", f"{_seconds(ledger.step)}{within}, the median of kept steps on their slowest rank, once warm"
     steps = f"{ledger.kept} kept by all {len(ledger.ranks)} ranks" if len(ledger.ranks) > 1 else f"{ledger.kept} kept"
-    yield "steps", f"{steps}, {ledger.lost} done again after {ledger.restarts} restart{'s' * (ledger.restarts != 1)}"
+    yield "steps", f"{steps}, {ledger.lost} done again after {units.show_count(ledger.restarts, 'restart')}"
     if stalls := sorted(((rank.data_stall or 0.0, -rank.rank) for rank in ledger.ranks), reverse=True):
         told = ", ".join(f"{units.show_share(share)} on rank {-rank}" for share, rank in stalls[:_NAMED])
         yield "data stall", f"{told} of its data and step time"
@@ -84,7 +84,7 @@ def _lines(ledger: ProbeLedger) -> Iterator[tuple[str, str]]:
     for attempt in range(ledger.restarts + 1):
         ends = Counter(_end(rank, attempt) for rank in ledger.ranks if attempt < len(rank.ends))
         if set(ends) != {"done"}:
-            told = ", ".join(f"{end} on {count} rank{'s' * (count != 1)}" for end, count in ends.most_common())
+            told = ", ".join(f"{end} on {units.show_count(count, 'rank')}" for end, count in ends.most_common())
             yield "ended", f"attempt {attempt}: {told}"
     for sentence in (*ledger.over_time.untold, *ledger.unknown):
         yield "not known", sentence

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from pytest_clusterqual import units
 from pytest_clusterqual.model.hardware import Nic, NodeHardware
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.report import text
@@ -81,7 +82,7 @@ def _demands(*demands: str) -> Iterator[str]:
 
 
 def _head(name: str, hosts: int, nodes: int) -> Iterator[str]:
-    told = f"{hosts} host{'s' if hosts != 1 else ''} told"
+    told = f"{units.show_count(hosts, 'host')} told"
     yield f"# Written by `clusterqual init` from what {told}. Before you trust a verdict:"
     yield "# - put your own job in the place of `workload`, which is a stand-in,"
     yield "# - put what was ordered in the place of what was found in `topology` and `fabric.links`,"

@@ -70,11 +70,11 @@ def _serving(rows: Sequence[ServingRow]) -> Iterator[RenderableType]:
 
 
 def _cell(row: ServingRow) -> Text:
-    devices = f"{row.tensor} device{'s' * (row.tensor > 1)}"
+    devices = units.show_count(row.tensor, "device")
     how = {
         "one device": devices,
         "one node": f"{devices} of a node",
-        "replicas": f"{row.copies} replicas of {devices}, {row.nodes} node{'s' * (row.nodes > 1)}",
+        "replicas": f"{row.copies} replicas of {devices}, {units.show_count(row.nodes, 'node')}",
         "cluster": f"cluster, {row.stages} nodes a copy",
         "no": "nor on several",
     }[row.means]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,9 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from pytest_clusterqual import units
-from pytest_clusterqual.model.record import GOOD, SEVERITY, Judgement, Record, Verdict
+from pytest_clusterqual.model.record import GOOD, SEVERITY, Record, Verdict
 from pytest_clusterqual.report import text
+from pytest_clusterqual.report.digest import severity
 from pytest_clusterqual.report.ladder_block import ladder_block, ladder_tests
 
 STYLES = {
@@ -58,18 +58,6 @@ def table(criteria: Mapping[str, Sequence[Record]], width: int) -> list[Text]:
     return lines
 
 
-def severity(judgement: Judgement) -> tuple[int, float]:
-    """A key that sorts the worst verdict first, and of one verdict the one that is furthest off."""
-    return -SEVERITY.index(judgement.verdict), distance(judgement)
-
-
-def distance(judgement: Judgement) -> float:
-    """The margin; a failure without one (a wrong result) is worse than any, a PASS better than any."""
-    if judgement.margin is None or math.isnan(judgement.margin):
-        return math.inf if judgement.verdict in GOOD else -math.inf
-    return judgement.margin
-
-
 def filled(pieces: Sequence[str], width: int) -> list[str]:
     """`pieces` one after the other, on lines of at most `width` columns."""
     lines = [""]
@@ -107,7 +95,13 @@ def _collapsed(records: Sequence[Record]) -> list[_Row]:
             key = verdict
         groups.setdefault((record.test, key), []).append(record)
     tests = dict.fromkeys(record.test for record in records)
-    return [_row(group) for test in tests for (of_test, _), group in groups.items() if of_test == test]
+    rows = {test: [_row(group) for (of_test, _), group in groups.items() if of_test == test] for test in tests}
+    # What is required comes first: it is what a reader of a test looks for.
+    return [row for of_test in rows.values() for row in sorted(of_test, key=_is_bare)]
+
+
+def _is_bare(row: _Row) -> bool:
+    return row.record.judgement.verdict is Verdict.MEASURED
 
 
 def _row(group: Sequence[Record]) -> _Row:
@@ -140,7 +134,7 @@ def _cells(record: Record) -> tuple[str, ...]:
         piece.replace(" ", _TIED)
         for piece in (
             text.visible(judgement.quantity),
-            text.visible(judgement.label),
+            text.label_of(judgement),
             text.value_of(judgement),
             text.interval_of(judgement),
             text.bound_of(judgement),

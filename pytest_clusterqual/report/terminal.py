@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -15,13 +15,23 @@ from pytest_clusterqual.model.decision import TITLES, Decision
 from pytest_clusterqual.model.record import GOOD, Finding, Judgement, Record, Verdict, worst
 from pytest_clusterqual.report import text
 from pytest_clusterqual.report.asides import asides
-from pytest_clusterqual.report.digest import because, by_criterion, conditions_of, findings, heavy_loads, states
+from pytest_clusterqual.report.digest import (
+    because,
+    by_criterion,
+    conditions_of,
+    findings,
+    load_lines,
+    severity,
+    states,
+)
+from pytest_clusterqual.report.overall import incomplete, overall
 from pytest_clusterqual.report.saving import saving_lines
-from pytest_clusterqual.report.table import GAP, STYLES, filled, severity, table, words
+from pytest_clusterqual.report.table import GAP, STYLES, filled, table, words
 
 _NARROWEST = 60
 _HELD = "\N{NO-BREAK SPACE}"  # where a line is not to be broken; printed as any other
 _MOST_NOTES = 3
+_Labelled = tuple[str, str, str]  # label, words, style
 
 
 def summary(
@@ -34,20 +44,27 @@ def summary(
     plots: int = 0,
     decision: Decision | None = None,
     page: str = "",
+    asked: Mapping[str, Sequence[str]] | None = None,
+    replay_of: str = "",
 ) -> str:
-    """The table of all judgements, one line a criterion, the worst suspect and what the reader must know.
+    """The table of all judgements, whether all of it is accepted, one line a criterion, the worst suspect and what the
+    reader must know.
 
     `width` is in terminal columns; no line is longer from 60 up. `plots` is the number of plots in the
-    run folder, `decision` what follows from the records, `page` where all of it is to be read. Plain text unless
-    `color`.
+    run folder, `decision` what follows from the records, `page` where all of it is to be read. `asked` has the tests
+    of each criterion that apply here, `replay_of` the run that was judged again. Plain text unless `color`.
     """
     width = max(width, _NARROWEST)
     criteria = by_criterion(records)
     lines = table(criteria, width) if records else []
     lines += [Text("")] if records else [Text("no qualification test made a record")]
-    closing = _closing(criteria, records, run_folder, simulated, decision)
+    closing = list(_verdicts(criteria, records, asked or {}, simulated, decision))
+    closing += [*_of_tests(records), *_of_findings(records), *_of_conditions(records, simulated)]
+    if replay_of:
+        closing.append(("note", f"judged again from the run {text.visible(replay_of)}: nothing was measured", "yellow"))
+    closing.append(("records", text.visible(run_folder), ""))
     if plots:
-        closing.append(("plots", f"{plots} SVG file{'s' if plots > 1 else ''} in {text.visible(run_folder)}/plots", ""))
+        closing.append(("plots", f"{units.show_count(plots, 'SVG file')} in {text.visible(run_folder)}/plots", ""))
     if page:
         closing.append(("page", text.visible(page), ""))
     for label, sentence, style in closing:
@@ -82,7 +99,7 @@ def progress_line(what: str, ranks: int, done: float, total: float, left_seconds
 
     `total` 0 means unknown, `ranks` 0 that no rank is there yet.
     """
-    line = text.visible(what) + (f" on {ranks} rank{'s' if ranks != 1 else ''}" if ranks else "")
+    line = text.visible(what) + (f" on {units.show_count(ranks, 'rank')}" if ranks else "")
     if total > 0:
         line += f": {done:g} of {total:g}"
     if left_seconds is None or not math.isfinite(left_seconds) or left_seconds <= 0:
@@ -93,56 +110,55 @@ def progress_line(what: str, ranks: int, done: float, total: float, left_seconds
     return f"{line}, about {left} left"
 
 
-def _closing(
-    criteria: dict[str, list[Record]],
+def _verdicts(
+    criteria: Mapping[str, Sequence[Record]],
     records: Sequence[Record],
-    run_folder: str,
+    asked: Mapping[str, Sequence[str]],
     simulated: bool,
     decision: Decision | None,
-) -> list[tuple[str, str, str]]:
-    """Label, words and style of each line below the table."""
-    lines = []
+) -> Iterator[_Labelled]:
+    """Of the whole, then the decision, then a line a criterion."""
+    whole = overall(records, asked, simulated=simulated)
+    yield "overall", str(whole), STYLES[whole.verdict]
+    if decision is not None:
+        yield _decision(decision, criteria.get("decision", []))
     for criterion, group in criteria.items():
         verdict = worst([record.judgement.verdict for record in group])
-        if criterion == "decision" and decision is not None:
-            continue
-        lines.append((criterion, f"{verdict!s:<9} {because(group, verdict)}".rstrip(), STYLES[verdict]))
-    if decision is not None:
-        lines.append(_decision(decision, criteria.get("decision", [])))
+        if criterion != "decision" or decision is None:
+            why = "; ".join(filter(None, (incomplete(criterion, group, asked), because(group, verdict))))
+            yield criterion, f"{verdict!s:<9} {why}".rstrip(), STYLES[verdict]
+
+
+def _of_tests(records: Sequence[Record]) -> Iterator[_Labelled]:
     for test in dict.fromkeys(record.test for record in records if record.judgement.quantity == "time"):
-        lines.append(("ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""))
-    lines += [(label, line, "yellow") for label, line in asides(records)]
-    lines += [("saving", line, "") for line in saving_lines(records)]
-    lost = [record for record in records if record.judgement.quantity == "lost_time" and record.judgement.parts]
-    lines += [("lost time", f"{text.case_of(r.test)}: {text.parts_of(r.judgement)}", "") for r in lost]
-    suspects, notes = findings([record.judgement for record in sorted(records, key=lambda r: severity(r.judgement))])
+        yield "ledger", f"{text.case_of(test)}: {_ledger(records, test)}", ""
+    yield from ((label, line, "yellow") for label, line in asides(records))
+    yield from (("saving", line, "") for line in saving_lines(records))
+    for record in records:
+        if record.judgement.quantity == "lost_time" and record.judgement.parts:
+            yield "lost time", f"{text.case_of(record.test)}: {text.parts_of(record.judgement)}", ""
+
+
+def _of_findings(records: Sequence[Record]) -> Iterator[_Labelled]:
+    suspects, notes = findings(sorted((record.judgement for record in records), key=severity))
     if suspects:
-        lines.append(("look at", text.finding_line(suspects[0]) + _more(len(suspects) - 1), ""))
-    lines += [("note", line, "") for line in _note_lines(notes)]
+        yield "look at", text.finding_line(suspects[0]) + _more(len(suspects) - 1), ""
+    yield from (("note", line, "") for line in _note_lines(notes))
+
+
+def _of_conditions(records: Sequence[Record], simulated: bool) -> Iterator[_Labelled]:
     known = conditions_of(records)
-    if places := list(dict.fromkeys(text.ranks_of(conditions) for conditions in known)):
-        lines.append(("on", " | ".join(places), ""))
+    if places := list(dict.fromkeys(map(text.ranks_of, known))):
+        yield "on", " | ".join(places), ""
     if simulated:
-        words = "simulated nodes: all on one machine; nothing here is evidence about a network"
-        lines.append(("note", words, "yellow"))
+        yield "note", "simulated nodes: all on one machine; nothing here is evidence about a network", "yellow"
     if any(conditions.oversubscribed for conditions in known):
-        lines.append(("note", "ranks share cores (oversubscribed)", "yellow"))
-    for load in heavy_loads(known):
-        share = units.show_share(load.other_cpu)
-        lines.append(
-            (
-                "note",
-                f"{text.visible(load.node)} was loaded by other work ({share} of its cores' time): "
-                "slow timings may be its neighbours'",
-                "yellow",
-            )
-        )
-    seen = [node for conditions in known for node in conditions.telemetry]
-    lines += [("note", line, "yellow") for line in text.throttled_lines(seen)]
-    return [*lines, ("records", text.visible(run_folder), "")]
+        yield "note", "ranks share cores (oversubscribed)", "yellow"
+    throttled = text.throttled_lines(node for conditions in known for node in conditions.telemetry)
+    yield from (("note", line, "yellow") for line in (*load_lines(known), *throttled))
 
 
-def _decision(decision: Decision, tests: Sequence[Record]) -> tuple[str, str, str]:
+def _decision(decision: Decision, tests: Sequence[Record]) -> _Labelled:
     """The outcome and why; where the file expects one, the verdict of its test."""
     told, verdict = f"{TITLES[decision.outcome]}: {decision.why}", Verdict.MEASURED
     for judgement in (record.judgement for record in tests):
@@ -175,7 +191,7 @@ def _value(judgement: Judgement) -> str:
 
 
 def _reason_line(judgement: Judgement) -> str:
-    line = " ".join(filter(None, (str(judgement.verdict), text.visible(judgement.label))))
+    line = " ".join(filter(None, (str(judgement.verdict), text.label_of(judgement))))
     line += f": {text.visible(judgement.reason)}"
     demand = judgement.requirement
     if demand is None:

@@ -20,6 +20,7 @@ _SHARES = (
     "headroom", "goodput", "ettr", "data_stall", "wait", "placement", "contention", "exposed_communication", "waiting",
     "checkpoint_inflation", "checkpoint_loss",
 )  # fmt: skip
+_BARE_SIZE = re.compile(r"(\d{4,}) B")
 # Control, format (text direction), surrogate, line and paragraph separator.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 # XML 1.0 has no way to write any other character, not even as a reference.
@@ -47,7 +48,16 @@ def case_of(test: str) -> str:
 
 def quantity_of(judgement: Judgement) -> str:
     """Quantity and label, such as ``busbw 1 MiB``; empty where nothing was measured."""
-    return visible(f"{judgement.quantity} {judgement.label}")
+    return visible(f"{judgement.quantity} {label_of(judgement)}")
+
+
+def label_of(judgement: Judgement) -> str:
+    """The label; a size that is no whole number of KiB with four digits, which still tell it from its neighbours."""
+    if (exact := _BARE_SIZE.fullmatch(judgement.label)) is None:
+        return visible(judgement.label)
+    size = float(exact[1])
+    unit = units.show(size, units.BYTES).partition(" ")[2]
+    return f"{size / units.parse(f'1 {unit}', units.BYTES):.4g} {unit}"
 
 
 def value_of(judgement: Judgement) -> str:
@@ -56,15 +66,16 @@ def value_of(judgement: Judgement) -> str:
 
 
 def interval_of(judgement: Judgement) -> str:
-    """``[low, high]`` in the unit of the value where that reads the same; empty for an exact value."""
+    """``[low, high]`` in the unit of the value where that reads the same; empty for an exact value.
+
+    ``(one run)`` of what was seen once: the resolution of its clocks says nothing about another run.
+    """
     interval = judgement.interval
     if judgement.value is None or interval is None or interval.low == interval.high == judgement.value:
         return ""
-    low, high = _number(judgement, interval.low), _number(judgement, interval.high)
-    unit = value_of(judgement).partition(" ")[2]
-    if low.partition(" ")[2] == high.partition(" ")[2] == unit:
-        low, high = low.partition(" ")[0], high.partition(" ")[0]
-    return f"[{low}, {high}]"
+    if interval.kind == "resolution":
+        return "(one run)"
+    return units.show_interval(*(_number(judgement, value) for value in (judgement.value, interval.low, interval.high)))
 
 
 def parts_of(judgement: Judgement) -> str:
@@ -114,10 +125,13 @@ def margin_of(judgement: Judgement) -> str:
     if judgement.margin is None:
         return ""
     percent = judgement.margin * 100
-    if not math.isfinite(percent):
-        return f"{percent}"
+    return f"{signed(percent)} %" if math.isfinite(percent) else f"{percent}"
+
+
+def signed(percent: float) -> str:
+    """With its sign, to two digits or all whole ones: ``+0.35``, ``-2.1``, ``+160``."""
     digits = 0 if abs(percent) >= 9.95 else 1 if abs(percent) >= 0.95 else 2
-    return f"{percent:+.{digits}f} %"
+    return f"{percent:+.{digits}f}"
 
 
 def finding_line(finding: Finding) -> str:
@@ -126,8 +140,7 @@ def finding_line(finding: Finding) -> str:
 
 def ranks_of(conditions: Conditions) -> str:
     """Such as ``2 nodes x 1 rank, cpu, gloo``."""
-    nodes = f"{conditions.nodes} node{'s' if conditions.nodes != 1 else ''}"
-    ranks = f"{conditions.nproc_per_node} rank{'s' if conditions.nproc_per_node != 1 else ''}"
+    nodes, ranks = units.show_count(conditions.nodes, "node"), units.show_count(conditions.nproc_per_node, "rank")
     return visible(f"{nodes} x {ranks}, {conditions.device}, {conditions.backend}")
 
 

@@ -89,7 +89,7 @@ def _lines(times: TraceTimes) -> Iterator[tuple[str, str]]:
             ("memory", all_of_them.memory), ("idle", all_of_them.idle),
         )
     ]  # fmt: skip
-    steps = "the whole trace" if times.steps == (None,) else f"{len(times.steps)} step{'s' * (len(times.steps) != 1)}"
+    steps = "the whole trace" if times.steps == (None,) else units.show_count(len(times.steps), "step")
     yield "together", f"{steps}: {units.show(all_of_them.total, units.SECONDS)}, of it {', '.join(named)}"
     if len(times.ranks) > 1:
         most = max(times.ranks, key=lambda rank: rank.parts.exposed)

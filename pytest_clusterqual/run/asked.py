@@ -26,14 +26,13 @@ from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.project import LauncherOptions, Project
 from pytest_clusterqual.model.traffic import NetworkMap
 from pytest_clusterqual.model.variables import environment_variables
+from pytest_clusterqual.options import PROJECT_FILE, tolerance
 from pytest_clusterqual.read.project import load_project
 from pytest_clusterqual.recorded.baseline import recorded_baseline, with_baseline
 from pytest_clusterqual.recorded.reporting import check_place
-from pytest_clusterqual.run.hosts import launcher_options
-from pytest_clusterqual.run.options import tolerance
 from pytest_clusterqual.run.replay import Replay
+from pytest_clusterqual.session.hosts import launcher_options
 
-_FILE = "clusterqual.yaml"
 # What must be the same if a run is to go on, beside its baseline.
 _SAME = ("project_file", "package", "nodes", "nproc_per_node", "launcher", "named_hosts", "simulated")
 
@@ -157,10 +156,10 @@ def _find_file(config: pytest.Config) -> Path:
         return Path(named)
     places = _beside_tests(config)
     places += [Path(config.invocation_params.dir), Path(config.invocation_params.dir) / "qualification"]
-    found = next((place / _FILE for place in places if (place / _FILE).is_file()), None)
+    found = next((place / PROJECT_FILE for place in places if (place / PROJECT_FILE).is_file()), None)
     if found is None:
         raise ProjectFileError([
-            f"no {_FILE} in {', '.join(dict.fromkeys(str(place) for place in places))}; "
+            f"no {PROJECT_FILE} in {', '.join(dict.fromkeys(str(place) for place in places))}; "
             "put one beside the tests, or name one with --qual-config FILE"
         ])  # fmt: skip
     return found

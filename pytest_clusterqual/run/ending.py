@@ -5,23 +5,25 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.model.decision import Decision
-from pytest_clusterqual.model.record import Verdict, by_test, verdict_of
+from pytest_clusterqual.model.record import Record, Verdict, by_test, verdict_of
 from pytest_clusterqual.recorded import deciding
 from pytest_clusterqual.recorded.baseline import baseline_lines
-from pytest_clusterqual.recorded.outcomes import exit_code, unanswered, unwell
+from pytest_clusterqual.recorded.outcomes import asked_of, exit_code, unanswered, unwell
 from pytest_clusterqual.recorded.reporting import PAGE, write_junit, write_page
 from pytest_clusterqual.report import plots, terminal
 from pytest_clusterqual.report.network_map import traffic_lines
+from pytest_clusterqual.report.overall import missing_tests
 from pytest_clusterqual.run.asked import Asked
 
 _LAST_FAILED = "cache/lastfailed"  # where pytest's cache keeps what `--lf` runs again
@@ -50,12 +52,15 @@ class Ending:
             self._decision = deciding.conclude(folder, self._asked.project.decision)
         except RunFolderError as error:
             self._problem = self._problem or str(error)
+        drawn: list[plots.Plot] = []
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # who interrupts a run wants it to end
             drawn, self._note = plots.write_plots(
                 folder.records(), folder.measurements(quick=True), folder.path / "plots", budget=plots.BUDGET
             )
             self._plots = len(drawn)
-            self._write_page(folder, drawn)
+        else:
+            self._note = f"no plots of a run that was interrupted: clusterqual report {_relative(folder.path)}"
+        self._write_page(folder, drawn)
         return exitstatus or (1 if self._problem else exit_code(folder.tests, folder.records()))
 
     def _write_page(self, folder: RunFolder, drawn: Sequence[plots.Plot]) -> None:
@@ -73,31 +78,31 @@ class Ending:
         self._summarized = True
         records, tests = self._folder.records(), self._folder.tests
         if records:
-            reporter.section("qualification", sep="=")
-            tw = reporter._tw
-            text = terminal.summary(
-                records, run_folder=_relative(self._folder.path), simulated=self._folder.simulated,
-                width=tw.fullwidth, color=tw.hasmarkup, plots=self._plots, decision=self._decision,
-                page=self._page,
-            )  # fmt: skip
-            reporter.write(text.rstrip() + "\n")
-        if any(test.criterion == "fabric" for test in tests.values()):
-            for line in traffic_lines(self._asked.network_map):
-                reporter.write_line(f"traffic  {line}")
-        if baseline := self._asked.project.baseline:
-            for line in baseline_lines(baseline, tests):
-                reporter.write_line(line)
-        left_out = Counter(test.inapplicable for test in tests.values() if test.inapplicable)
-        for reason, count in left_out.items():
-            reporter.write_line(f"left out: {count} test{'s' if count > 1 else ''}: {reason}")
-        # What failed just now pytest has told.
-        before = [f"{test} is {verdict}" for test, verdict in unwell(records).items()] if self._passed else []
-        for why in (*unanswered(tests, records), *before):
+            self._print_table(reporter, self._folder, records)
+        for line in _asides(self._asked, tests):
+            reporter.write_line(line)
+        for why in (*unanswered(tests, records), *self._unwell_before(records)):
             reporter.write_line(f"{why}, so this run does not exit 0", red=True)
+        if self._asked.replay is None and missing_tests(records, asked_of(tests)):
+            reporter.write_line(f"go on with it by --qual-resume {_relative(self._folder.path)}", yellow=True)
         if self._note:
             reporter.write_line(self._note, yellow=True)
         if self._problem:
             reporter.write_line(self._problem, red=True)
+
+    def _print_table(self, reporter: pytest.TerminalReporter, folder: RunFolder, records: Sequence[Record]) -> None:
+        tw = reporter._tw
+        text = terminal.summary(
+            records, run_folder=_relative(folder.path), simulated=folder.simulated, width=tw.fullwidth,
+            color=tw.hasmarkup, plots=self._plots, decision=self._decision, page=self._page,
+            asked=asked_of(folder.tests), replay_of=str(folder.environment.get("replay_of", "")),
+        )  # fmt: skip
+        reporter.section("qualification", sep="=")
+        reporter.write(text.rstrip() + "\n")
+
+    def _unwell_before(self, records: Sequence[Record]) -> list[str]:
+        """What is unwell of an earlier attempt; what failed just now pytest has told."""
+        return [f"{test} is {verdict}" for test, verdict in unwell(records).items()] if self._passed else []
 
     def remember_blocked(self, config: pytest.Config) -> None:
         """pytest forgets what was skipped; a BLOCKED test is one that `--lf` runs again, with its gate mended."""
@@ -126,6 +131,16 @@ class Sigterm:
         if self._before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
             self._before = None
+
+
+def _asides(asked: Asked, tests: Mapping[str, Selected]) -> Iterator[str]:
+    """What stands under the table: traffic of the layouts, what the baseline did not hold, what was left out."""
+    if any(test.criterion == "fabric" for test in tests.values()):
+        yield from (f"traffic  {line}" for line in traffic_lines(asked.network_map))
+    if asked.project.baseline:
+        yield from baseline_lines(asked.project.baseline, tests)
+    for reason, count in Counter(test.inapplicable for test in tests.values() if test.inapplicable).items():
+        yield f"left out: {units.show_count(count, 'test')}: {reason}"
 
 
 def _relative(path: Path) -> str:

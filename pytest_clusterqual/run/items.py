@@ -7,9 +7,10 @@ import pytest
 from pytest_clusterqual import plugin
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.measure.cases import Case
+from pytest_clusterqual.model.record import Verdict
 
 MEASUREMENT = pytest.StashKey[str]()  # its id in the run folder
-RECORDED = pytest.StashKey[bool]()
+RECORDED = pytest.StashKey[Verdict]()  # the worst verdict that it has a record of
 GATES_NOT_RUN = pytest.StashKey[tuple[str, ...]]()
 ERROR = pytest.StashKey[ClusterQualError]()  # of a fixture, for its record
 

@@ -42,6 +42,7 @@ class ProgressLine:
         self._what, self._pace = "", Pace()
         self._since = self._last = time.monotonic()
         self._shown = 0
+        self._said: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -54,14 +55,18 @@ class ProgressLine:
         every = _ON_TERMINAL if self._terminal else _ELSEWHERE
         if self._writer is None or now - self._since < _QUIET or now - self._last < every:
             return
-        self._last = now
+        if not self._terminal and progress == self._said:  # a line that stays in a log is there for what is new
+            return
+        self._last, self._said = now, progress
         line = progress_line(progress.what, progress.ranks, progress.done, progress.total, left)
         if self._terminal:
             line = line[: self._writer.fullwidth - 1]
             self._write(f"\r{line.ljust(self._shown)}")
             self._shown = len(line)
         else:
-            self._write(f"\n{line}")
+            # On a line of its own: the letters of results stand before it and after it.
+            begun = "\n" if self._writer.width_of_current_line else ""
+            self._write(f"{begun}{line}\n")
 
     def clear(self) -> None:
         """Remove the line before pytest writes again."""

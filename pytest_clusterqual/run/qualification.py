@@ -23,7 +23,7 @@ from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import Decision
 from pytest_clusterqual.model.measurement import CRITERIA, Measurement
-from pytest_clusterqual.model.record import Verdict
+from pytest_clusterqual.model.record import GOOD, Verdict
 from pytest_clusterqual.recorded import deciding
 from pytest_clusterqual.recorded.outcomes import (
     failed,
@@ -275,10 +275,14 @@ class Qualification:
             })  # fmt: skip
 
     def note_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """A test that ended without a verdict of its own is an ERROR, with a record."""
+        """A test that ended without a verdict of its own, or failed after a good one, is an ERROR, with a record."""
         if self._progress is not None:
             self._progress.clear()
-        if self.folder is None or RECORDED in item.stash or self._refused:  # a refusal is no verdict on the machine
+        if self.folder is None or self._refused:  # a refusal is no verdict on the machine
+            return
+        if (told := item.stash.get(RECORDED, None)) is not None:
+            if report.failed and told in GOOD:
+                self._note_failure(item, report, f"it failed after its verdict {told}: ")
             return
         if report.skipped and self._replay is not None:
             kept = self._replay.kept(item.nodeid)
@@ -286,13 +290,20 @@ class Qualification:
             self.recorder.keep([with_exception(each, self.project) for each in mine])
         if not report.failed:
             return
-        reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "no reason given"
         error = item.stash.get(ERROR, None)
         if plugin.criterion_of(item) is None and (
             error is None or str(error).splitlines()[0] not in report.longreprtext
         ):
             return  # a test of the user's own that failed for reasons of its own
-        judgement = failed(name_of_criterion(item), reason, error, logs=self.folder.path / "ranks")
+        self._note_failure(item, report)
+
+    def _note_failure(self, item: pytest.Item, report: pytest.TestReport, after: str = "") -> None:
+        assert self.folder is not None
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = (crash.message if crash else str(report.longrepr or "")).strip().splitlines() or ["no reason given"]
+        reason = said[0] if crash else said[-1]
+        error = None if after else item.stash.get(ERROR, None)
+        judgement = failed(name_of_criterion(item), f"{after}{reason}", error, logs=self.folder.path / "ranks")
         self.recorder.add(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 
     # -- the end ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.project import Project
-from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict
+from pytest_clusterqual.model.record import SCHEMA, Judgement, Record, Verdict, worst
 from pytest_clusterqual.recorded.judging import changes
 from pytest_clusterqual.recorded.outcomes import earlier, with_exception
 from pytest_clusterqual.report import junit
@@ -61,16 +61,16 @@ class Recorder:
         again = measurement is not None and not changes(known, records)
         self.keep([] if again else records)
         item.user_properties.extend(junit.numbered(records))
-        item.stash[RECORDED] = True
+        before_it = [item.stash[RECORDED]] if RECORDED in item.stash else []
+        item.stash[RECORDED] = worst([*before_it, *(record.judgement.verdict for record in records)])
         return records
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Write records as they are."""
-        for record in records:
-            try:
-                self._folder.add_record(record)
-            except RunFolderError as error:
-                self.problem = str(error)  # told at the end; the folder keeps the record and tries again
+        """Write the records of a test as they are."""
+        try:
+            self._folder.add_records(records)
+        except RunFolderError as error:
+            self.problem = str(error)  # told at the end; the folder keeps the records and tries again
 
     def _earlier(self, item: pytest.Item) -> tuple[Verdict, ...]:
         """The verdicts of earlier attempts; the decision makes none, it follows from what others made."""

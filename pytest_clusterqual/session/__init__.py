@@ -1,1 +1,1 @@
-"""Keeps the ranks of the nodes warm, runs jobs on them, and tells who failed. No pytest, no judging."""
+"""Finds the nodes, keeps their ranks warm, runs jobs on them, and tells who failed. No pytest, no judging."""

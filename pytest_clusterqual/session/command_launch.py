@@ -21,7 +21,7 @@ from pytest_clusterqual.model.full_run import Failure
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.model.topology import RankPlace, check_world
 from pytest_clusterqual.session.command_trouble import failure_of, processes_of, steps_done, struck
-from pytest_clusterqual.session.training_launch import agent_clocks, agents_began, lost_nodes, nodes_after
+from pytest_clusterqual.session.launch_end import agents_began, agents_ended, lost_nodes, nodes_after, of_both
 from pytest_clusterqual.session.wire import Wire
 from pytest_clusterqual.session.world import Progress
 
@@ -127,10 +127,7 @@ class CommandLaunch:
             folder=self.folder, processes=processes, places=began,
             began={place.rank: first.began[place.node] for place in began},
             ended={place.rank: last.ended[place.node] for place in there},
-            samples=first.samples if last is first else {
-                node: [*first.samples.get(node, []), *last.samples.get(node, [])]
-                for node in first.samples | last.samples
-            },
+            samples=first.samples if last is first else of_both(first.samples, last.samples),
         )  # fmt: skip
 
     def _nothing_begun(self) -> LaunchError:
@@ -178,7 +175,7 @@ class CommandLaunch:
                     raise failed
                 return _Launched(began=began, ended={}, samples=samples, out_of_memory=failed.out_of_memory)
             wire.launch.check_machines()
-            ended = {name: clock.ended for name, clock in agent_clocks(processes).items()}
+            ended = agents_ended(processes)
         finally:
             wire.close()
             _keep_output(self.folder, self.logs / f"{plan.launch}-output")

@@ -326,13 +326,11 @@ class Session:
         per_node: int | None = None,
         places: Sequence[RankPlace] | None = None,
         **what: Any,
-    ) -> Conditions | None:
-        """Of a measurement with these results on `nodes`, as in `run`; None if no rank was ever started."""
+    ) -> Conditions:
+        """Of a measurement with these results on `nodes`, as in `run`; there are none until ranks have `places`."""
         places = list(places or self.places)
         names = self._chosen("conditions", nodes)
         used = _among(places, names, per_node)
-        if not used:
-            return None
         return Conditions(
             nodes=len(names), nproc_per_node=per_node or self.nproc_per_node, ranks=len(used),
             hosts=tuple(dict.fromkeys(place.host for place in used)),

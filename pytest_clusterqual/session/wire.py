@@ -6,12 +6,18 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pytest_clusterqual import channel as channel_module
 from pytest_clusterqual.channel import Channel
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.launch.agents import Launch
 from pytest_clusterqual.launch.plan import Launcher, LaunchPlan
+
+
+def backend_of(device: Literal["cpu", "cuda"]) -> str:
+    """What the process groups of ranks on this device are made with."""
+    return "nccl" if device == "cuda" else "gloo"
 
 
 class Wire:

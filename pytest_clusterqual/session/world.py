@@ -22,7 +22,7 @@ from pytest_clusterqual.model.rank_map import Seat, arrange
 from pytest_clusterqual.model.topology import RankMap, RankPlace, check_world
 from pytest_clusterqual.session.reach import ask, no_way_between
 from pytest_clusterqual.session.trouble import Answer, Exit, describe, not_started
-from pytest_clusterqual.session.wire import Pause, Wire
+from pytest_clusterqual.session.wire import Pause, Wire, backend_of
 
 # A host that cannot even start a Python within this time is named; importing torch may take longer.
 _HELLO_SECONDS = 45.0
@@ -112,7 +112,7 @@ class World:
         )
         self._wire = Wire(launcher, plan, logs=logs)
         self._channel = self._wire.channel
-        self.backend = "nccl" if device == "cuda" else "gloo"
+        self.backend = backend_of(device)
         self.device = device
         self.rank_map = RankMap(places=())
         try:

@@ -234,7 +234,9 @@ class Running:
     def __exit__(self, *_: object) -> None:
         if self.command.poll() is None:
             self.command.kill()
-            self.command.communicate()
+        self.command.wait()
+        assert self.command.stdout is not None
+        self.command.stdout.close()
 
 
 def wait_until(happened: Any, *, seconds: float, what: str) -> None:

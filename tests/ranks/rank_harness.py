@@ -105,6 +105,7 @@ def _rank(
         world_size=len(nodes),
         timeout=datetime.timedelta(seconds=60),
     )
+    dist.barrier()  # a job may end at once: no rank may be gone before all have found it
     group = dist.group.WORLD
     assert group is not None
     ctx = Context(

@@ -26,7 +26,7 @@ from pytest_clusterqual.rank.transformer import WRAPPED, Transformer
 
 pytestmark = pytest.mark.slow
 
-STEPS = 10
+STEPS = 6
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ class Open:
     kind: str
     failed: bool = False
     written: bool = False
+    worked: bool = False  # a whole step was in it
+    began: int = 0  # ticks that had passed
 
 
 @dataclass
@@ -64,6 +67,8 @@ class Process:
     killed: bool = False
     signs: int = 0  # ticks that had passed when the last line was written
     closed: int = 0  # ticks that had passed when the last outermost span was written
+    lived: int = 0  # ticks that had passed when a step was last written, or what was around one
+    worked: int = sys.maxsize  # ticks that had passed when the first step or wait for data began that was written
     finished: bool = False
     _open: list[Open] = field(default_factory=list)
     _work: bool = False
@@ -90,13 +95,16 @@ class Process:
             "step": lambda: self.probe.step(tokens=100), "data": self.probe.data, "save": self.probe.checkpoint,
             "load": lambda: self.probe.checkpoint("load"), "compile": self.probe.compile,
         }.get(kind, lambda: self.probe.hook(kind))()  # fmt: skip
-        mine = Open(kind)
+        mine = Open(kind, began=len(self.ticks))
         self._work = self._work or kind in ("step", "data")
         self._open.append(mine)
         try:
             with context:
                 yield
-            self.steps += [("step", number)] if kind == "step" else []
+            if kind == "step":
+                self.steps.append(("step", number))
+                for around in self._open:
+                    around.worked = True
         except Exception:
             mine.failed = True
             raise
@@ -106,6 +114,8 @@ class Process:
             if mine.written:
                 self.signs = len(self.ticks)
                 self.closed = self.closed if self._open else self.signs
+                self.worked = min(self.worked, mine.began) if kind in ("step", "data") else self.worked
+                self.lived = self.signs if mine.worked else self.lived
 
     def resumed(self, step: int) -> None:
         self.probe.resumed(step)

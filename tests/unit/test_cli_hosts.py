@@ -11,7 +11,7 @@ import pytest
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.model.project import LauncherOptions
-from pytest_clusterqual.run.hosts import in_short, launcher_options, to_ask
+from pytest_clusterqual.session.hosts import in_short, launcher_options, to_ask
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 SSH = LauncherOptions(kind="ssh", hosts=("gpu1", "gpu2", "gpu3"), python="/opt/python3")

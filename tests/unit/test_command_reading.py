@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from command_made import GIB, JOB, begins, ends, left_behind, made_folder, probes, step
 from logs_made import megatron
 
-from pytest_clusterqual.errors import MeasurementError, ReadError
+from pytest_clusterqual.errors import ClusterQualError, MeasurementError, ReadError
 from pytest_clusterqual.measure.command import _steps_done
 from pytest_clusterqual.measure.command_reading import probed, rank_memory, trained
 from pytest_clusterqual.model.command import OUTPUT, PROBES
@@ -107,6 +108,44 @@ def test_the_log_is_of_the_rank_whose_lines_tell_most_steps(folder: Path) -> Non
     assert (rank.rank, rank.otherwise) == (1, ("as the log of rank 1 tells them (Megatron-LM)",))
     (folder / OUTPUT / "rank0.log").write_text(megatron([2.0, 1.0, 1.0]))
     assert trained(left_behind(folder), replace(JOB, log=True), warmup=10)[0].rank == 0
+
+
+OWN = r"step (?P<step>\d+) loss (?P<loss>[\d.]+) (?P<seconds>[\d.]+) s"
+
+
+def own_lines(steps: Iterable[int], loss: float = 3.0, seconds: float = 0.5) -> str:
+    return "".join(f"step {n} loss {loss - n / 100:.2f} {seconds} s\n" for n in steps)
+
+
+def test_of_ranks_that_log_as_many_steps_the_slowest_counts(folder: Path) -> None:
+    for rank, seconds in ((0, 0.5), (1, 1.0)):
+        (folder / OUTPUT / f"rank{rank}.log").write_text(own_lines(range(1, 11), seconds=seconds))
+    (rank,) = trained(left_behind(folder), replace(JOB, log=True, pattern=OWN), warmup=1)
+    assert (rank.rank, rank.step_seconds, rank.otherwise) == (1, (1.0,) * 9, ("as the log of rank 1 tells them "
+        "(workload.log.pattern)",))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (own_lines(range(1, 11)) + own_lines(range(1, 11), 2.0), "rank0.log:11: step 1 stands there again"),
+        (own_lines(range(1, 11)) + own_lines(range(5, 11), 2.0), "rank0.log:11 its steps go back; have them count on"),
+        ("".join(own_lines([n]) + own_lines([n], 2.0) for n in range(1, 9)), "rank0.log:2: step 1 stands there again"),
+    ],
+    ids=["epochs", "a restart", "microbatches"],
+)
+def test_steps_of_a_rank_that_count_anew_are_refused(folder: Path, text: str, message: str) -> None:
+    """In a log of several ranks they would be lines of others."""
+    (folder / OUTPUT / "rank0.log").write_text(text)
+    with pytest.raises(ClusterQualError, match=message):
+        trained(left_behind(folder), replace(JOB, log=True, pattern=OWN), warmup=1)
+
+
+def test_a_line_that_a_rank_prints_twice_counts_once(folder: Path) -> None:
+    """As two handlers of one logger do."""
+    (folder / OUTPUT / "rank0.log").write_text("".join(own_lines([n]) * 2 for n in range(1, 9)))
+    (rank,) = trained(left_behind(folder), replace(JOB, log=True, pattern=OWN), warmup=1)
+    assert len(rank.step_seconds) == 7
 
 
 def test_memory_on_a_host_is_the_share_of_each_rank(folder: Path) -> None:

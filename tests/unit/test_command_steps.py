@@ -122,6 +122,18 @@ def test_a_log_tells_of_rank_0_only_and_a_line_of_several_steps_their_mean() -> 
     assert training_of_log(log((1, 1, 1.0), global_batch=8), JOB, warmup=0, script="").sequences_per_step == 8
 
 
+def test_a_log_and_a_file_that_tell_other_work_are_refused() -> None:
+    (steps,) = log((1, 1, 1.0), (2, 1, 1.0)).attempts
+    told = replace(log(global_batch=8), attempts=(tuple(replace(step, tokens=500.0) for step in steps),))
+    assert training_of_log(told, replace(JOB, tokens_per_step=500), warmup=0, script="").tokens_per_step == 500
+    with pytest.raises(
+        MeasurementError, match=r"own: workload\.tokens_per_step is 1000, the log tells 500 tokens a step"
+    ):
+        training_of_log(told, replace(JOB, tokens_per_step=1000), warmup=0, script="")
+    with pytest.raises(MeasurementError, match=r"own: workload\.sequences_per_step is 9, the log tells 8 sequences a"):
+        training_of_log(told, replace(JOB, sequences_per_step=9), warmup=0, script="")
+
+
 @pytest.mark.parametrize(("loss", "skipped", "refused"), [
     (float("nan"), 0, True), (float("inf"), 1, True), (float("nan"), 2, False), (4.5, 0, False),
 ])  # fmt: skip

@@ -24,9 +24,13 @@ from pytest_clusterqual.report.comparison_table import comparison_report, named
 
 def figure(
     drawn: random.Random, level: float, *, quantity: str = "busbw", unit: str = "B/s", label: str = "1 MiB",
-    count: int = 12, noise: float = 0.03, test: str = "test_fabric[all_reduce-world]", **under: Any,
+    count: int = 12, noise: float = 0.03, outliers: float = 0.0, test: str = "test_fabric[all_reduce-world]",
+    **under: Any,
 ) -> Record:  # fmt: skip
-    samples = tuple(level * drawn.lognormvariate(0, noise) for _ in range(count))
+    """With `outliers`, so many of the samples are half of what they would be."""
+    samples = tuple(
+        level * drawn.lognormvariate(0, noise) * (0.5 if drawn.random() < outliers else 1.0) for _ in range(count)
+    )
     made = judgement(
         quantity=quantity, label=label, unit=unit, value=median(samples), interval=median_interval(samples),
         samples=samples, requirement=None, verdict=Verdict.PASS,
@@ -54,13 +58,39 @@ def test_a_change_is_good_or_bad_by_its_quantity(quantity: str, unit: str, chang
     assert found.chance is not None and found.chance < 0.01
 
 
-def test_runs_that_are_alike_are_told_to_differ_no_more_often_than_said() -> None:
+@pytest.mark.parametrize(
+    ("figures", "count", "outliers"), [(10, 12, 0.0), (40, 6, 0.0), (40, 6, 0.1)], ids=["many", "few", "outliers"]
+)
+def test_runs_that_are_alike_are_told_to_differ_no_more_often_than_said(
+    figures: int, count: int, outliers: float
+) -> None:
     alarms = 0
-    for seed in range(200):
+    for seed in range(60):
         drawn = random.Random(seed)
-        old, new = ([figure(drawn, 1e9, label=f"{size} MiB") for size in range(10)] for _ in range(2))
+        old, new = (
+            [figure(drawn, 1e9, label=f"{size} MiB", count=count, outliers=outliers) for size in range(figures)]
+            for _ in range(2)
+        )
         alarms += any(each.change in ("worse", "better") for each in compare(old, new).figures)
-    assert alarms <= 0.05 * 200 + 3 * (0.05 * 0.95 * 200) ** 0.5
+    assert alarms <= 0.05 * 60 + 3 * (0.05 * 0.95 * 60) ** 0.5
+
+
+def test_a_third_is_seen_in_six_samples_of_a_hundred_figures_and_what_may_be_one_is_open() -> None:
+    drawn = random.Random(17)
+    levels = {3: 0.33, 50: 0.7}
+    old = [figure(drawn, 1e9, label=f"{size} KiB", count=6, noise=0.15) for size in range(100)]
+    new = [figure(drawn, 1e9 * levels.get(n, 1), label=f"{n} KiB", count=6, noise=0.15) for n in range(100)]
+    found = {each.label: each for each in compare(old, new).figures}
+    assert [label for label, each in found.items() if each.change == "worse"] == ["3 KiB"]
+    assert found["50 KiB"].change == "open"
+    assert sum(each.change == "alike" for each in found.values()) > 80
+
+
+def test_what_never_varies_has_changed_if_it_is_another() -> None:
+    peak = judgement(quantity="peak", label="", unit="B", value=4e8, samples=(4e8,) * 6, requirement=None)
+    old = [replace(record(), criterion="memory", judgement=peak)]
+    (found,) = compare(old, [replace(old[0], judgement=replace(peak, value=4.1e8, samples=(4.1e8,) * 6))]).figures
+    assert (found.change, found.chance) == ("worse", 0.0)
 
 
 def test_a_twentieth_less_is_seen_among_fifty_figures_that_are_alike() -> None:

@@ -178,7 +178,7 @@ class Answers:
 def test_every_map_is_measured_as_often_in_new_processes_in_random_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.measure.training.time.time", lambda: 1.0)  # the order is drawn from it
+    monkeypatch.setattr("pytest_clusterqual.measure.parts.time.time", lambda: 1.0)  # the order is drawn from it
     answers = Answers(load(tmp_path))
     (case,) = [each for each in parts(answers.project, "placement") if str(each) == "all_reduce-intra_node-placement"]
     m = measure(cast(Session, answers), case)
@@ -201,7 +201,7 @@ def test_every_map_is_measured_as_often_in_new_processes_in_random_order(
 def test_the_order_of_a_placement_can_be_drawn_again_and_goes_on_differently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_clusterqual.measure.training.time.time", lambda: 1.5)
+    monkeypatch.setattr("pytest_clusterqual.measure.parts.time.time", lambda: 1.5)
     session = cast(Session, Answers(load(tmp_path)))
     made = [
         placement(session, "all_reduce", "world", sizes=[4], rank_maps=["block", "cyclic"], repeats=9) for _ in range(2)

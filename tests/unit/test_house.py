@@ -17,9 +17,10 @@ PACKAGE = "pytest_clusterqual"
 WORDS = frozenset({"", "model", "units", "errors"})  # "" is the package itself, which holds its version
 ROOMS = frozenset({"read", "launch", "rank", "judge", "report", "folder", "channel", "probe", "own"})
 BELOW_SESSION = WORDS | ROOMS - {"rank"}
-# The doors, and the rooms behind them, which are loaded only when a qualification test or a command is asked for.
-DOORS = frozenset({"plugin", "fixtures", "qualify", "run", "cli", "commands"})
-EVERYTHING_BUT_RANK = BELOW_SESSION | {"session", "measure", "recorded"} | DOORS
+BELOW_DOORS = BELOW_SESSION | {"session", "measure", "recorded", "options"}
+# The two doors, and the rooms behind them, which are loaded only when a qualification test or a command is asked for.
+PYTEST = frozenset({"plugin", "fixtures", "qualify", "run"})
+COMMAND = frozenset({"cli", "commands"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(WORDS | ROOMS, WORDS),
     "rank": WORDS | {"channel", "probe", "own"},
@@ -28,8 +29,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "session": BELOW_SESSION,
     "measure": BELOW_SESSION | {"session"},
     "recorded": BELOW_SESSION,
-    **dict.fromkeys(DOORS, EVERYTHING_BUT_RANK),
-    "run": EVERYTHING_BUT_RANK - {"cli", "commands"},
+    "options": WORDS,
+    **dict.fromkeys(PYTEST, BELOW_DOORS | PYTEST),
+    **dict.fromkeys(COMMAND, BELOW_DOORS | {"commands"}),
 }
 # Of a room, or of one module of it.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -37,7 +39,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "rank": {"torch", "numpy"},
     "judge": {"numpy", "scipy"},
     "report": {"rich", "junitparser"},
-    **{door: {"pytest"} for door in DOORS},
+    **{door: {"pytest"} for door in PYTEST},
     "run.side_by_side": {"pytest", "xdist"},  # imported in a controller of xdist only
 }
 # Loaded inside a function only, because whoever imports the module must not pay for them.
@@ -223,6 +225,14 @@ def test_the_closure_of_imports_is_followed_through_modules() -> None:
         ("plugin", "import rich", [":1: plugin may not import rich"]),
         ("run.ending", "import pytest, xdist", [":1: run may not import xdist"]),
         ("run.side_by_side", "import pytest, xdist", []),
+        ("run.asked", "from pytest_clusterqual import plugin, options", []),
+        ("run.asked", "from pytest_clusterqual.commands import x", [":1: run may not import commands"]),
+        ("cli", "from pytest_clusterqual import commands, options", []),
+        ("cli", "import pytest", [":1: cli may not import pytest"]),
+        ("commands.arguments", "from pytest_clusterqual.run import x", [":1: commands may not import run"]),
+        ("commands.arguments", "import pytest", [":1: commands may not import pytest"]),
+        ("measure.fabric", "from pytest_clusterqual.options import x", [":1: measure may not import options"]),
+        ("options", "from pytest_clusterqual.read import x", [":1: options may not import read"]),
         ("folder.leases", "from pytest_clusterqual import launch", [":1: folder may not import launch"]),
         ("report.html", "import rich\nfrom pytest_clusterqual.folder import x", [":2: report may not import folder"]),
         ("launch.local", "import torch", [":1: launch may not import torch"]),
@@ -246,7 +256,7 @@ def test_the_package_itself_imports_nothing_but_words() -> None:
 
 THIRD_PARTIES = (
     r"\b(?:PyYAML|pydantic|ClusterShell|msgspec|pint|torch|pynvml|numpy|scipy|rich|junitparser|matplotlib|jinja2|"
-    r"pytest)\b"
+    r"pytest|shtab)\b"
 )
 
 
@@ -262,11 +272,11 @@ def test_the_page_and_this_test_say_the_same_about_third_parties() -> None:
     page = third_party_table()
     rooms = {
         "model", "errors", "probe", "own", "units", "folder", "read", "launch", "rank", "channel", "judge", "report",
-        "doors",
+        "options", "cli", "commands", *PYTEST,
     }  # fmt: skip
     assert rooms == set(page)
     for room, words in page.items():
-        allowed = THIRD_PARTY.get("plugin" if room == "doors" else room, set()) | ON_FIRST_USE.get(room, set())
+        allowed = THIRD_PARTY.get(room, set()) | ON_FIRST_USE.get(room, set())
         names = {AS_WRITTEN.get(name, name) for name in allowed}
         said = words.split("never")[0].split(";")[0]
         assert set(re.findall(THIRD_PARTIES, said)) == names

@@ -39,7 +39,7 @@ def test_a_test_without_layout_counts_for_all_layouts() -> None:
     assert gate(("fabric",), [fabric("all_reduce", Verdict.FAIL)], DDP) == (
         "fabric did not pass: test_fabric[all_reduce] is FAIL"
     )
-    assert gate("memory", [memory("fsdp", Verdict.FAIL)], {}) == "memory did not pass: test_memory[fsdp] is FAIL"
+    assert gate(("memory",), [memory("fsdp", Verdict.FAIL)], {}) == "memory did not pass: test_memory[fsdp] is FAIL"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.UNDECIDED, Verdict.ERROR, Verdict.BLOCKED])
@@ -57,10 +57,6 @@ def test_numbers_without_requirement_open_no_gate() -> None:
     assert gate(("memory",), [memory("ddp", Verdict.MEASURED)], DDP) == (
         "memory reached no verdict: no requirement in the project file"
     )
-
-
-def test_plain_tuples_do_as_well() -> None:
-    assert gate(("memory",), [("test_memory[ddp]", "memory", {"layout": "ddp"}, Verdict.PASS)], DDP) is None
 
 
 def test_a_gate_that_nobody_asked_for_was_not_run() -> None:

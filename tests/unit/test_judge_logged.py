@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs_made import megatron, megatron_line, nemo_line, read, titan, titan_line, trainer
 
+from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.log_times import Sample, middle
 from pytest_clusterqual.judge.full_run.logged import logged_run
 from pytest_clusterqual.model.log import (
@@ -100,6 +101,27 @@ def test_work_that_the_log_tells() -> None:
     assert run_of(batches, told=Told(tokens_per_step=100)).tokens_per_step == 100
     rated = [[step(n, seconds=2.0, tokens=999.0 + n % 2) for n in range(1, 11)]]
     assert run_of(rated).tokens_from == "the log's rate and time of a step"
+
+
+@pytest.mark.parametrize(("tokens", "told"), [
+    ([1000.0] * 9, "1000"), ([1000.0 + 50 * n for n in range(9)], "1000 to 1400"), ([0.9e6] * 9, "900000"),
+])  # fmt: skip
+def test_work_that_is_given_and_told_otherwise_is_refused(tokens: list[float], told: str) -> None:
+    attempts = [[step(n, seconds=2.0, tokens=each) for n, each in enumerate(tokens, 1)]]
+    middle = tokens[4]
+    for same in (0.995 * middle, middle):
+        assert run_of(attempts, tokens=same).tokens_per_step == same
+    for other in (0.5 * middle, 1.2 * middle):
+        with pytest.raises(MeasurementError) as error:
+            run_of(attempts, tokens=other)
+        assert str(error.value).startswith(f"--tokens-per-step is {other:g}, the log tells {told} tokens a step: one")
+
+
+def test_work_that_the_whole_log_tells_is_held_against_what_is_given() -> None:
+    batches = [[step(n, seconds=2.0, samples=8) for n in range(1, 11)]]
+    with pytest.raises(MeasurementError, match="--tokens-per-step is 4096, the log tells 8192 tokens a step"):
+        run_of(batches, told=Told(sequence_length=1024), tokens=4096)
+    assert run_of(batches, tokens=4096).tokens_per_step == 4096, "how long a sequence is, nobody tells"
 
 
 def test_a_batch_that_changes_is_another_regime() -> None:
@@ -194,6 +216,16 @@ def test_steps_lost_by_a_restart(tmp_path: Path) -> None:
 def test_a_restart_of_a_restart_is_charged_to_each(tmp_path: Path) -> None:
     text = "".join(titan([2.0] * 5, first=first, began=began) for first, began in [(0, 0), (20, 400), (40, 800)])
     assert [attempt.lost for attempt in logged_run(read(tmp_path, text)).attempts] == [30, 30, 0]
+
+
+@pytest.mark.parametrize("over", [1, 10])
+def test_an_attempt_loses_no_more_than_it_did(over: int) -> None:
+    """Steps 1-50, after a restart 21-40, and all from the beginning."""
+    spans = [(0, 50), (20, 40), (0, 100)]
+    run = run_of([
+        [step(n, over=over, seconds=1.0) for n in range(first + over, last + 1, over)] for first, last in spans
+    ])  # fmt: skip
+    assert [attempt.lost for attempt in run.attempts] == [50, 20, 0]
 
 
 @pytest.mark.parametrize(("slower", "seen"), [(1.0, "none"), (1.05, "slower"), (0.95, "faster")])

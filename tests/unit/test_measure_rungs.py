@@ -85,8 +85,6 @@ class Ranks:
 
 def climbed(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> dict[str, RungResult]:
     class Clock:
-        wall = 0.0
-
         def __init__(self) -> None:
             self._began = ranks.now
 

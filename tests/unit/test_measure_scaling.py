@@ -76,7 +76,11 @@ class Ranks:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measurement takes 10 s."""
-    monkeypatch.setattr("pytest_clusterqual.measure.training.Clock", lambda: SimpleNamespace(wall=0.0, seconds=10.0))
+
+    def ticked(before: ScalingMeasurement | None = None) -> SimpleNamespace:
+        return SimpleNamespace(started=0.0, seconds=10.0 + (before.seconds if before else 0.0))
+
+    monkeypatch.setattr("pytest_clusterqual.measure.parts.Clock", ticked)
 
 
 def measured(ranks: Ranks, case: Case = CASE) -> ScalingMeasurement:

@@ -281,6 +281,28 @@ def test_a_run_without_a_verdict_of_a_test_is_not_well_for_any_command(
     assert (out.splitlines()[0], told in out) == ("## Cluster qualification: PASS, incomplete", True)
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("    assert 0, 'no label on the rack'", 1),
+        ("\n\n@pytest.fixture(autouse=True)\ndef tidy():\n    yield\n    raise OSError('no label on the rack')\n", 1),
+        ("", 0),
+    ],
+    ids=["assert", "teardown", "neither"],
+)
+def test_a_test_that_fails_after_its_verdict_is_an_error_and_opens_no_gate(
+    bench: Bench, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], body: str, code: int
+) -> None:
+    path = pytester.path / "test_memory.py"
+    path.write_text(f"{path.read_text().rstrip()}\n{body}")
+    assert bench.run("-m", "memory or scaling") == code, bench.out
+    assert bench.measured == [MEMORY, *([] if code else [SCALING])]
+    for command in (("report", "run"), ("judge", "run"), ("merge", "run", "--out", "merged")):
+        assert cli.main([*command]) == code, command
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("it failed after its verdict PASS" in told) == ("no label on the rack" in told) == bool(code), command
+
+
 def test_what_pytest_itself_says_stands(bench: Bench, pytester: pytest.Pytester) -> None:
     assert bench.run("-k", "nothing") == pytest.ExitCode.NO_TESTS_COLLECTED == 5
     assert bench.run("--qual-config=nowhere.yaml") == pytest.ExitCode.USAGE_ERROR == 4

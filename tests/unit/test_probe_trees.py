@@ -29,7 +29,10 @@ def truth(processes: list[tuple[Process, float]]) -> tuple[dict[str, float], flo
         seconds["outage"] += outage
         wall += outage
         for i, tick in enumerate(process.ticks):
-            state = _state(process, tick, untold=i >= process.closed, unseen=process.killed and i >= process.signs)
+            untold, unseen = i >= max(process.closed, process.lived), process.killed and i >= process.signs
+            state = _state(process, tick, untold=untold, unseen=unseen)
+            if process.closed <= i < process.lived and not (tick.spans and tick.spans[-1].written):
+                state = "init" if i < process.worked else "residual"  # around a step, and never written
             if last and state == "outage":
                 continue  # nobody knows that it still lived
             if state == "open":
@@ -40,7 +43,7 @@ def truth(processes: list[tuple[Process, float]]) -> tuple[dict[str, float], flo
 
 
 def _state(process: Process, tick: Tick, *, untold: bool, unseen: bool) -> str:
-    """`untold`: no outermost span around it or after it was written; `unseen`: nothing was."""
+    """`untold`: no outermost span around it or after it was written, and no step; `unseen`: nothing was."""
     innermost = tick.spans[-1] if tick.spans else None
     if innermost is not None and innermost.written:
         failed = innermost.kind == "step" and innermost.failed

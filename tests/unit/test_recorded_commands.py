@@ -130,6 +130,16 @@ def test_what_is_no_seal_is_told(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "is there already" in capsys.readouterr().err
 
 
+def test_a_run_that_lost_what_it_was_asked_is_not_well(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "tests.json").unlink()
+    for command in ("report", "judge"):
+        assert main([command, "run"]) == 1
+        assert capsys.readouterr().err.startswith("tests.json: is missing, so nobody knows what was asked of this run")
+    assert main(["seal", "run", "--out", "seal.zip"]) == 0
+    assert main(["verify", "seal.zip"]) == 1
+    assert "DIFFERENT  tests.json: is missing" in capsys.readouterr().out
+
+
 def test_a_run_of_nothing_is_not_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = recorded(tmp_path / "run")
     for name in ("records.jsonl", "measurements.jsonl"):

@@ -62,7 +62,7 @@ def test_a_merge_leaves_what_one_process_would_have_left(main: RunFolder) -> Non
     before = RunFolder.open(main.path)
     measured = repr(dict(before.measurements()))  # NaN is unequal to itself
     main.merge()
-    assert names(main.path) == {"environment.json", "measurements.jsonl", "records.jsonl"}
+    assert names(main.path) == {"environment.json", "measurements.jsonl", "records.jsonl", "tests.json"}
     after = RunFolder.open(main.path)
     assert after.records() == before.records() == [record("b", started=1.0), record("a")]
     assert repr(dict(after.measurements())) == measured

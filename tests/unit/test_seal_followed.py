@@ -60,7 +60,7 @@ def test_verdicts_come_out_again_with_nodes_and_times(run: Path, capsys: pytest.
     code, out = said(run, capsys)
     assert code == 0
     assert "by pytest-clusterqual 0.1.0; nobody has signed that\n" in out
-    assert "parts      all 6 are what was sealed\n" in out
+    assert "parts      all 7 are what was sealed\n" in out
     assert "measured   on simulated nodes, 2026-11-30 01:48:24 to 2026-11-30" in out
     assert "UTC, node[0-1]: AMD EPYC 9654 (gloo)\n" in out
     assert "verified   judged again from what was measured, with the same figures, reasons and findings:\n" in out
@@ -332,7 +332,7 @@ def test_a_run_without_a_project_file_is_checked_as_far_as_it_goes(
     (run / "environment.json").write_text(text.replace('"project_file"', '"no_project_file"'))
     code, out = said(run, capsys)
     assert code == 1
-    assert "parts      all 5 are what was sealed\n" in out
+    assert "parts      all 6 are what was sealed\n" in out
     assert "NOT JUDGED the verdicts cannot be judged again: the run recorded no project file; judge" in out
     assert f"recorded   what the records say, not judged again:\n  PASS     {TEST}\n" in out
     assert "DIFFERENT" not in out
@@ -363,7 +363,7 @@ def test_what_cannot_be_read_takes_nothing_from_the_rest(
         with_part(file, "environment.json", prepare((run / "environment.json").read_text()).encode())
     assert main(["verify", str(file)]) == 1
     out = capsys.readouterr().out
-    assert out.index("signature  nobody has signed it") < out.index("parts      all 6 are") < out.index("NOT JUDGED")
+    assert out.index("signature  nobody has signed it") < out.index("parts      all 7 are") < out.index("NOT JUDGED")
     assert told in out and "/clusterqual-" not in out
 
 

@@ -18,7 +18,7 @@ from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.recorded.sealing import MANIFEST, SIGNATURE, default_name, seal
 from pytest_clusterqual.recorded.verifying import verify
 
-RECORDS = {"environment.json", "measurements.jsonl", "records.jsonl", "clusterqual.yaml", MANIFEST}
+RECORDS = {"environment.json", "measurements.jsonl", "records.jsonl", "tests.json", "clusterqual.yaml", MANIFEST}
 
 
 def names(file: Path) -> set[str]:

@@ -66,6 +66,5 @@ def test_a_job_and_its_conditions_are_of_the_same_ranks(
     session.run("jobs:any", **wanted)
     assert World.jobs[-1].ranks == ranks
     found = session.conditions(**wanted)
-    assert found is not None
     assert (found.ranks, found.rank_nodes) == (len(ranks), rank_nodes)
     assert (found.nodes, found.nproc_per_node) == (len(set(rank_nodes)), wanted.get("per_node", 2))

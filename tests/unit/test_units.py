@@ -23,6 +23,43 @@ WISHES = {
 
 
 @pytest.mark.parametrize(
+    ("number", "nouns", "shown"),
+    [
+        (0, ("node",), "0 nodes"),
+        (1, ("node",), "1 node"),
+        (2, ("node",), "2 nodes"),
+        (1, ("batch", "batches"), "1 batch"),
+        (1_234_567, ("batch", "batches"), "1234567 batches"),
+    ],
+)
+def test_a_count_of_things(number: int, nouns: tuple[str, ...], shown: str) -> None:
+    assert units.show_count(number, *nouns) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, ""), (1, "0"), (2, "0, 1"), (3, "0, 1 and 1 more"), (9, "0, 1 and 7 more")]
+)
+def test_the_first_of_many_names(count: int, shown: str) -> None:
+    assert units.show_some(range(count), 2) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "shown"),
+    [
+        ("410 MB/s", "390 MB/s", "430 MB/s", "[390, 430]"),
+        ("410 MB/s", "390 MB/s", "1.1 GB/s", "[390 MB/s, 1.1 GB/s]"),
+        ("1 GB/s", "990 MB/s", "999 MB/s", "[990 MB/s, 999 MB/s]"),
+        ("1.9", "1.8", "2", "[1.8, 2]"),
+        ("3 odd of 8 nodes", "2 odd of 8 nodes", "4 odd of 8 nodes", "[2, 4]"),
+    ],
+)
+def test_an_interval_has_its_unit_once_where_it_is_that_of_the_value(
+    value: str, low: str, high: str, shown: str
+) -> None:
+    assert units.show_interval(value, low, high) == shown
+
+
+@pytest.mark.parametrize(
     ("text", "unit", "value"),
     [
         ("64 MiB", units.BYTES, 64 * 1024**2),

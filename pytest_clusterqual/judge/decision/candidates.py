@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_clusterqual.judge.decision.evidence import Entry, Evidence, accepted, evidence, whole
+from pytest_clusterqual.judge.decision.evidence import Entry, Evidence, evidence, whole
 from pytest_clusterqual.model.record import Interval, Verdict
 
 # Quantities that say how soon the work is done; a demand on one of the first four asks for a gain.
@@ -123,7 +123,7 @@ def _so(candidate: Candidate, standing: Standing, why: str, rests_on: Evidence) 
 
 
 def _memory(c: Candidate) -> Assessment | None:
-    known = c.memory.having(lambda e: not accepted(e))
+    known = c.memory.having(lambda e: not e.accepted)
     if failed := known.with_verdict(*FAILED):
         return _so(c, "out", f"does not pass: {failed.worst().judgement.reason}", failed)
     if late := known.with_verdict(*NOT_YET):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.judgement import with_interval
-from pytest_clusterqual.model.record import Finding, Interval, Judgement, Record, Verdict, worst
+from pytest_clusterqual.model.record import Finding, Interval, Judgement, Record, Verdict, accepted, worst
 from pytest_clusterqual.model.telemetry import NodeTelemetry
 
 LADDER = "[ladder]"  # how the test of all ways to make the job fit ends
@@ -37,6 +37,11 @@ class Entry:
     @property
     def verdict(self) -> Verdict:
         return self.record.judgement.verdict
+
+    @property
+    def accepted(self) -> bool:
+        """True of a failure that the project file accepts by name, as the gates do."""
+        return accepted((self.record,))
 
     @property
     def layout(self) -> str:
@@ -166,11 +171,6 @@ NOTHING = Evidence(entries=())
 def evidence(*entries: Entry | None) -> Evidence:
     """Of single records, those that there are."""
     return Evidence(entries=tuple(entry for entry in entries if entry is not None))
-
-
-def accepted(entry: Entry) -> bool:
-    """True of a failure that the project file accepts by name, as the gates do."""
-    return bool(entry.record.exception) and entry.verdict in (Verdict.FAIL, Verdict.UNDECIDED)
 
 
 def whole(interval: Interval | None, holds: Callable[[float], bool]) -> bool | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from pytest_clusterqual import units
 from pytest_clusterqual.judge.decision.candidates import FAILED
-from pytest_clusterqual.judge.decision.evidence import NOTHING, Entry, Evidence, accepted, evidence
+from pytest_clusterqual.judge.decision.evidence import NOTHING, Entry, Evidence, evidence
 from pytest_clusterqual.model.record import Verdict
 
 Sighting = tuple[str, Evidence]
@@ -23,7 +23,7 @@ _ERRORS = (
 
 def fabric_passed(seen: Evidence) -> Evidence:
     """What Fabric passed by; nothing if some of it did not, or nothing was demanded."""
-    known = seen.about("fabric").having(lambda e: not accepted(e))
+    known = seen.about("fabric").having(lambda e: not e.accepted)
     late = known.with_verdict(*FAILED, Verdict.UNDECIDED, Verdict.BLOCKED)
     return NOTHING if late else known.with_verdict(Verdict.PASS)
 

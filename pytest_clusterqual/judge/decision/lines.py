@@ -51,7 +51,7 @@ def _identity(seen: Evidence) -> Iterator[Line]:
         work = f", {tokens:,} tokens a step" if tokens else ""
         yield _line(section, "job", f"workload {at.workload}{work}", trained)
     hosts = dict.fromkeys(host for e in known.entries if e.record.conditions for host in e.record.conditions.hosts)
-    shown = ", ".join(list(hosts)[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    shown = units.show_some(list(hosts), 4)
     yield _line(section, "hardware", f"{at.device_name} ({at.device}, {at.backend}); hosts {shown}", known)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(at.versions.items()))
     yield _line(section, "software", versions, evidence(first))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_clusterqual.judge.decision.candidates import NOT_YET, PACE, Assessment, assess, fastest_on_one
-from pytest_clusterqual.judge.decision.evidence import NOTHING, Entry, Evidence, accepted, evidence, whole
+from pytest_clusterqual.judge.decision.evidence import NOTHING, Entry, Evidence, evidence, whole
 from pytest_clusterqual.model.project import DecisionPlan
 from pytest_clusterqual.model.record import Demand, Verdict
 
@@ -41,7 +41,7 @@ class Situation:
 
     def counted(self, criterion: str) -> Evidence:
         """The records of a criterion but for failures that the file accepts by name, as the gates do."""
-        return self.seen.about(criterion).having(lambda e: not accepted(e))
+        return self.seen.about(criterion).having(lambda e: not e.accepted)
 
 
 def situation(seen: Evidence, plan: DecisionPlan) -> Situation:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from pytest_clusterqual.judge.decision.candidates import FAILED, NOT_YET
-from pytest_clusterqual.judge.decision.evidence import LADDER, NAMES, NOTHING, Evidence, accepted
+from pytest_clusterqual.judge.decision.evidence import LADDER, NAMES, NOTHING, Evidence
 from pytest_clusterqual.judge.decision.lines import worksheet_lines
 from pytest_clusterqual.judge.decision.situation import Situation, situation
 from pytest_clusterqual.judge.decision.symptoms import symptoms
@@ -111,7 +111,7 @@ def _cluster_open(s: Situation) -> Ruling | None:
             why = f"{NAMES[name]} has no verdict: {worst.case}: {worst.judgement.reason}"
             return _undecided(why, f"a verdict of {NAMES[name]}", late)
     known = s.seen.about("fabric")
-    if known.having(lambda e: e.verdict is Verdict.PASS or accepted(e)):
+    if known.having(lambda e: e.verdict is Verdict.PASS or e.accepted):
         return None
     why = "nothing is demanded of the fabric" if known else "Fabric was not run"
     return _undecided(f"{why}, so several nodes cannot be judged", "a verdict of Fabric", known or s.fit_from)

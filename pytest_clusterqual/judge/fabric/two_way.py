@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pytest_clusterqual.judge.statistics import spread_of_array
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -18,7 +20,6 @@ Way = Literal["both", "forth", "back"]
 _POLISHES, _REFINEMENTS = 8, 20
 _SETTLED = 0.01  # times the scale
 _BISQUARE = 4.685  # times the scale: 95 % as efficient as a mean where the noise is normal
-_MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, normal noise
 _MEDIAN_OF_DEGREES = 2 / 9  # of a chi-square: its median is about d (1 - 2 / 9d)^3
 
@@ -51,7 +52,7 @@ class TwoWay:
         import numpy as np
 
         # Of three ends, one of them odd, two are left: they do not say what peers differ by.
-        peers = _spread(self.effect(way)) if len(self.sending) > 3 else 0.0
+        peers = spread_of_array(self.effect(way)) if len(self.sending) > 3 else 0.0
         return np.maximum(self.end_error / (math.sqrt(2) if way == "both" else 1), peers)
 
 
@@ -72,7 +73,7 @@ def fit(senders: Numbers, receivers: Numbers, seconds: Floats) -> TwoWay:
     rest = times - level - sending[senders] - receiving[receivers]
     free = pairs - 2 * ends + 1
     # Of few nodes nearly every pair is explained by its ends: what is left then says nothing of the pairs.
-    scale = max(noise, _spread(rest) * math.sqrt(pairs / free)) if free > pairs / 4 else noise
+    scale = max(noise, spread_of_array(rest) * math.sqrt(pairs / free)) if free > pairs / 4 else noise
     return TwoWay(
         level=level, sending=sending, receiving=receiving, rest=rest,
         end_error=_end_errors(senders, ends, scale),
@@ -114,7 +115,7 @@ def _refined(
     ends = len(sending)
     for _ in range(_REFINEMENTS):
         rest = times - sending[senders] - receiving[receivers]
-        scale = max(noise, _spread(rest), 1e-9)
+        scale = max(noise, spread_of_array(rest), 1e-9)
         weights = np.clip(1 - (rest / (_BISQUARE * scale)) ** 2, 0, None) ** 2 + 1e-12
         before, sending = sending, _means(senders, times - receiving[receivers], weights, ends, sending)
         receiving = _means(receivers, times - sending[senders], weights, ends, receiving)
@@ -149,10 +150,3 @@ def _end_errors(senders: Numbers, ends: int, scale: float) -> Floats:
     met[met < 2] = np.nan
     errors = scale * np.sqrt(met / (met**2 - 1)) * math.sqrt(1 + _MEDIAN_ERROR**2 / ends)
     return np.where(np.isnan(errors), np.inf, errors)
-
-
-def _spread(values: Floats) -> float:
-    """A robust standard deviation around the median."""
-    import numpy as np
-
-    return float(np.median(np.abs(values - np.median(values)))) * _MAD_TO_SIGMA

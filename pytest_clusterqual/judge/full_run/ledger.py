@@ -13,7 +13,14 @@ from pytest_clusterqual.judge.full_run.events import Events, events
 from pytest_clusterqual.judge.full_run.frontier import Course, Frontier
 from pytest_clusterqual.judge.full_run.life import Outage
 from pytest_clusterqual.judge.full_run.outages import outages, same_clock
-from pytest_clusterqual.judge.full_run.rank_account import NO_END, RESIDUAL_SECONDS, RESIDUAL_SHARE, RankAccount
+from pytest_clusterqual.judge.full_run.rank_account import (
+    ANEW,
+    FAILED_SAVES,
+    NO_END,
+    RESIDUAL_SECONDS,
+    RESIDUAL_SHARE,
+    RankAccount,
+)
 from pytest_clusterqual.judge.full_run.whole import check_whole
 from pytest_clusterqual.judge.statistics import median
 from pytest_clusterqual.judge.step.apart import Apart
@@ -77,13 +84,16 @@ def account(run: FullRun, apart: Apart | None = None) -> Ledger:
     for rank in run.ranks:
         mine = _account(rank, ended, gone.get(rank.rank))
         ledger = mine.close()
+        if ANEW in mine.warnings:
+            raise MeasurementError(f"full run: rank {rank.rank}: {ANEW}")
         _check_residual(ledger, mine, command=run.checkpoints is None)
         for step in mine.kept:
             longest[step.number] = max(longest.get(step.number, 0.0), step.seconds)
         frontier.add(rank.rank, nodes[rank.rank] if rank.rank < len(nodes) else "", columns(mine.kept))
         ranks.append(_divided(ledger, rank, apart))
         for warning in mine.warnings:
-            if warning != NO_END:  # that of a rank which did not come back is told as such
+            # A rank that did not come back is told as such, and what a failure on purpose broke is no news.
+            if warning != NO_END and not (warning == FAILED_SAVES and run.failure):
                 warnings[warning] += (rank.rank,)
     kept = frontier.steps()
     return Ledger(

@@ -74,7 +74,8 @@ class Life:
         self.background: defaultdict[str, float] = defaultdict(float)
         self.saves: defaultdict[int, float] = defaultdict(float)  # step -> seconds
         self.completions: dict[int, float] = {}  # step -> seconds from the beginning of its save until it counts
-        self.saved = False  # a save ended well
+        self.saved = self.failed_saves = False  # a save ended well, one did not
+        self.anew = False  # a step came again, and nothing said that training goes back
         self._save_began: dict[int, float] = {}
         self.background_steps = 0
         self.uncovered: defaultdict[tuple[str, str], float] = defaultdict(float)  # between which spans -> seconds
@@ -83,7 +84,12 @@ class Life:
         self._history: list[DoneStep | Resumed] = []
         self._position = start.began  # where the last outermost span ended
         self._before = "the start"  # what that span was
+        self._tidied = 0.0  # seconds of teardown since done()
+        self._lived = start.began  # where the last outermost span ended, or the last step of any
         self._loose = 0.0  # spans since then whose outer span was never written
+        self._inner = 0.0  # such spans since the last outermost one
+        self._init = 0.0  # until work began, less such spans
+        self._number: int | None = None  # of the last step since training began or went on
         self._work_began = math.inf
         self._done_at = math.inf
         self._broken: _Broken | None = None  # the last outermost span, if it failed
@@ -101,13 +107,13 @@ class Life:
 
     @property
     def unclosed(self) -> float:
-        """Seconds from the last outermost span to the last sign of life, less the spans that are written of them."""
-        return max(self.last - self._position - self._loose, 0.0)
+        """Seconds from the last span or step to the last sign of life, less the spans that are written of them."""
+        return max(self.last - self._lived - self._loose, 0.0)
 
     @property
     def dead_from(self) -> float:
         """When the work began that a failure has undone: the last span that failed, or what followed the last one."""
-        return self._position if self._broken is None else self._broken.at
+        return self._lived if self._broken is None else self._broken.at
 
     @property
     def told(self) -> float:
@@ -123,6 +129,8 @@ class Life:
             self._charge(self._broken.state, -self._broken.own)
         elif outage is None and self.end:
             self._idle(self.last, ending=True)
+        if self._position <= self._work_began < self._lived:  # what is around the first step was never written
+            self._charge("init", max(self._init, 0.0))
         early = [(at, step) for at, step in enumerate(self._history) if isinstance(step, DoneStep)][:_EARLY]
         seconds = [step.seconds for _, step in early]
         warm = steady_start(seconds)
@@ -135,6 +143,7 @@ class Life:
     def _mark(self, line: ProbeLine) -> None:
         if line.what == "resumed":
             self._history.append(Resumed(number=line.step))
+            self._number = None
         elif line.what == "done":
             self._done_at = line.at
             self.end = "done"
@@ -146,16 +155,23 @@ class Life:
             self.end = line.error or "ended"
 
     def _span(self, line: ProbeLine) -> None:
-        if line.what in ("step", "data"):
-            self._work_began = min(self._work_began, line.at)
-        if line.nested:
-            self._loose += _own(line)
-        else:
+        if line.what in ("step", "data") and line.at < self._work_began:
+            self._work_began = line.at
+            self._init = line.at - self._position - (self._inner - (line.seconds - _own(line)))
+        if line.what == "step" and line.at >= self._done_at:
+            self._undo_done()
+        if not line.nested:
             kind = _name(line)
             self._idle(line.at, following=kind)
             self._before = kind
             self._position = max(self._position, line.at + line.seconds)
+        self._inner = self._inner + _own(line) if line.nested else 0.0
+        # What is around a step was no work in flight then, though it may be open for ever, such as an epoch.
+        if not line.nested or (line.what == "step" and not line.error) or line.at < self._lived:
+            self._lived = max(self._lived, line.at + line.seconds)
             self._loose = 0.0
+        else:
+            self._loose += _own(line)
         state = "" if line.what == "step" and not line.error else _state(line)
         if state:
             self._charge(state, _own(line))
@@ -165,11 +181,19 @@ class Life:
         if not line.nested:
             self._broken = _broken(line, state) if line.error else None
         if line.what == "save":
-            self.saves[line.step] += _own(line)
-            self._save_began.setdefault(line.step, line.at)
-            self.saved = self.saved or not line.error
+            self._save(line)
+
+    def _save(self, line: ProbeLine) -> None:
+        if line.error:
+            self.failed_saves = True
+            return
+        self.saves[line.step] += _own(line)
+        self._save_began.setdefault(line.step, line.at)
+        self.saved = True
 
     def _step(self, line: ProbeLine) -> DoneStep:
+        self.anew = self.anew or (self._number is not None and line.step <= self._number)
+        self._number = line.step
         return DoneStep(
             number=line.step,
             world=self.start.world,
@@ -181,14 +205,23 @@ class Life:
 
     def _idle(self, until: float, *, ending: bool = False, following: str = "the end") -> None:
         """Charge the time since the last outermost span, or remember where it was, if it is in no state."""
-        before_done = max(min(until, self._done_at) - self._position - self._loose * ending, 0.0)
+        since = self._lived + self._loose if ending else self._position
+        before_done = max(min(until, self._done_at) - since, 0.0)
         if until <= self._work_began:
             self._charge("init", before_done)
         elif ending and self._done_at == math.inf:
             self._charge("teardown", before_done)
         else:
             self.uncovered[self._before, following] += before_done
-        self._charge("teardown", max(until - max(self._position, self._done_at), 0.0))
+        tidied = max(until - max(self._position, self._done_at), 0.0)
+        self._charge("teardown", tidied)
+        self._tidied += tidied
+
+    def _undo_done(self) -> None:
+        """A step follows: the work was not done yet."""
+        self._charge("teardown", -self._tidied)
+        self.uncovered[self._before, "step"] += self._tidied
+        self._done_at, self._tidied, self.end = math.inf, 0.0, ""
 
     def _charge(self, state: str, seconds: float) -> None:
         self.seconds[_AGAIN.get(state, state) if self._again else state] += seconds

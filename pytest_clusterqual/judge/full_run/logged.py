@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from pytest_clusterqual import units
+from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run import log_times
 from pytest_clusterqual.judge.full_run.frontier import single
 from pytest_clusterqual.judge.full_run.life import WARMING
 from pytest_clusterqual.judge.full_run.log_times import CLOCK, LINES, RATES, Sample
 from pytest_clusterqual.judge.over_time.levels import FEWEST
 from pytest_clusterqual.judge.over_time.verdict import over_time
-from pytest_clusterqual.judge.statistics import apart_ratio_interval, minimum_samples, steady_start
+from pytest_clusterqual.judge.statistics import apart_ratio_interval, median, minimum_samples, steady_start
 from pytest_clusterqual.model.log import LoggedAttempt, LoggedRun, LoggedStep, Middle, Pause, TrainingLog
 from pytest_clusterqual.model.record import Finding, Interval
 
-_SAME_WORK = 0.01  # printed rates and times are rounded
+# Printed rates and times are rounded; the middle of work that differs from line to line may be off by more.
+_SAME_WORK, _SAME_MIDDLE = 0.01, 0.1
 _MOST_TO_NAME = 8
+_OPTION = "--tokens-per-step"
 # What the steps of a run and its pauses may leave over of its time, as in a full run.
 _UNTOLD_SHARE, _UNTOLD = 0.005, 1.0
 _FEWEST = 4  # lines below which no warm-up is found
+
+Work = Literal["tokens", "sequences"]
 
 
 def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> LoggedRun:
     """Step time, rates, pauses, restarts and drift of the steady steps.
 
     `tokens_per_step` goes before the log's own, but no number is that of steps whose batch changes.
+
+    Raises:
+        MeasurementError: `tokens_per_step` and the log contradict each other.
     """
-    tokens, tokens_from = _tokens(log)
-    if tokens_per_step and not _batch_changes(log):
-        tokens, tokens_from = tokens_per_step, "--tokens-per-step"
+    tokens = work_of_step(log, "tokens", tokens_per_step, key=_OPTION)
+    tokens_from = _OPTION if tokens and tokens_per_step else _tokens(log)[1]
     timed_by, samples = _times(log, tokens)
     warm_ups = [steady_start([sample.seconds for sample in of]) for of in samples]
     steady = [of[warm_up:] for of, warm_up in zip(samples, warm_ups, strict=True)]
@@ -54,10 +62,28 @@ def logged_run(log: TrainingLog, *, tokens_per_step: float | None = None) -> Log
     )  # fmt: skip
 
 
-def step_samples(log: TrainingLog, *, tokens_per_step: float | None = None) -> tuple[float | None, list[list[Sample]]]:
-    """Tokens of one step, None if they are not known or not the same all the time, and the times of each attempt."""
-    tokens = (tokens_per_step if not _batch_changes(log) else None) or _tokens(log)[0]
-    return tokens, _times(log, tokens)[1]
+def step_samples(log: TrainingLog, tokens: float | None) -> list[list[Sample]]:
+    """The times of each attempt; `tokens` of one step, None if they are not known."""
+    return _times(log, tokens)[1]
+
+
+def work_of_step(log: TrainingLog, unit: Work, given: float | None, *, key: str) -> float | None:
+    """Work of one step on all devices, as it is `given` by `key`, else as the log tells it; None if it is not the same
+    all the time.
+
+    Raises:
+        MeasurementError: both tell it and contradict each other.
+    """
+    whole = _tokens(log)[0] if unit == "tokens" else _samples(log)
+    lines = [step.tokens if unit == "tokens" else step.samples for attempt in log.attempts for step in attempt]
+    told = [whole] if whole else _known(lines)
+    if given and told and abs(given - median(told)) > median(told) * (_SAME_WORK if whole else _SAME_MIDDLE):
+        tells = " to ".join(f"{each:g}" for each in dict.fromkeys((min(told), max(told))))
+        raise MeasurementError(
+            f"{key} is {given:g}, the log tells {tells} {unit} a step: one of them is wrong; both are of the whole "
+            "job, over all ranks"
+        )
+    return whole if not given or _batch_changes(log) else given
 
 
 def _tokens(log: TrainingLog) -> tuple[float | None, str]:
@@ -83,10 +109,14 @@ def _batch_changes(log: TrainingLog) -> bool:
 
 
 def _constant(values: Sequence[float | None]) -> float | None:
-    known = sorted(value for value in values if value is not None and 0 < value < math.inf)
+    known = _known(values)
     if not known or known[-1] > known[0] * (1 + _SAME_WORK):
         return None
     return known[len(known) // 2]
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return sorted(value for value in values if value is not None and 0 < value < math.inf)
 
 
 def _times(log: TrainingLog, tokens: float | None) -> tuple[str, list[list[Sample]]]:
@@ -182,10 +212,10 @@ def _attempt(
 ) -> LoggedAttempt:
     steps = [step for step in log.attempts[place] if step.over]
     last = steps[-1].step if steps else 0
-    following = _first_done(log.attempts[place + 1 :])
-    lost = max(last - following + 1, 0) if following is not None else 0
+    first, following = _first_step(steps), _first_done(log.attempts[place + 1 :])
+    lost = max(last - max(following, first) + 1, 0) if following is not None else 0
     return LoggedAttempt(
-        first=_first_step(steps), last=last, lines=sum(1 + step.copies for step in steps),
+        first=first, last=last, lines=sum(1 + step.copies for step in steps),
         warm_up=sum(sample.over for sample in samples[:warm_up]), seconds=log_times.middle(samples[warm_up:]),
         lost=lost, lost_seconds=lost * seconds.value if lost and seconds else None,
         away=_away(log.attempts[place - 1][-1], steps[0], seconds) if place and steps else None,
@@ -229,8 +259,7 @@ def _warnings(log: TrainingLog, timed_by: str) -> list[str]:
         if other.step - other.over > one.step + 9 * max(other.over, 1) and _is_odd(attempt, other.step - one.step)
     ]  # fmt: skip
     if holes:
-        more = f" and {len(holes) - _MOST_TO_NAME} more" if len(holes) > _MOST_TO_NAME else ""
-        found.append(f"no line tells of steps {', '.join(holes[:_MOST_TO_NAME])}{more}")
+        found.append(f"no line tells of steps {units.show_some(holes, _MOST_TO_NAME)}")
     return found
 
 
@@ -251,7 +280,7 @@ def _missing(log: TrainingLog, seconds: Middle | None, rates: dict[str, Middle],
         found.append("the time of a step: no line tells it, and no two lines have a clock that is fine enough")
     elif seconds.interval is None:
         found.append(
-            f"an interval of the step time: {seconds.lines} steady line{'s' * (seconds.lines != 1)}, want "
+            f"an interval of the step time: {units.show_count(seconds.lines, 'steady line')}, want "
             f"{minimum_samples()} or more"
         )
     steps = [step for attempt in log.attempts for step in attempt]

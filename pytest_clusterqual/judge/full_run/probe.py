@@ -60,6 +60,7 @@ class Accounts:
         self._saves: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._completions: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._worlds: set[int] = set()
+        self._done_after: list[tuple[int, int]] = []  # last kept step, rank
         self._warnings: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, rank: int, processes: Iterable[tuple[ProbeStart, Iterable[ProbeLine]]]) -> None:
@@ -72,6 +73,8 @@ class Accounts:
         self._ranks.append(rank)
         self._frontier.add(rank.rank, rank.hosts[-1], share.kept)
         self._worlds |= share.worlds
+        if rank.ends[-1] == "done" and len(share.kept.numbers):
+            self._done_after.append((int(share.kept.numbers[-1]), rank.rank))
         for save, seconds in share.saves.items():
             self._saves[save] = max(self._saves[save], seconds)
         for save, seconds in share.completions.items():
@@ -150,14 +153,26 @@ class Accounts:
             yield "how much of a failed step is work, and how much waiting for the failure to be noticed"
 
     def _told(self) -> Iterator[str]:
-        there = {rank.rank for rank in self._ranks}
-        if missing := sorted(set(range(max(self._worlds, default=0))) - there):
-            yield f"of {len(missing)} of {max(self._worlds)} ranks nothing is written, first rank {missing[0]}"
+        world = max(self._worlds, default=0)
+        there = {rank.rank for rank in self._ranks if rank.rank < world}
+        if missing := world - len(there):
+            first = next(rank for rank in itertools.count() if rank not in there)
+            yield f"of {missing} of {world} ranks nothing is written, first rank {first}"
         if len(self._worlds) > 1:
             yield f"the world had {' and '.join(map(str, sorted(self._worlds)))} ranks: another size, another step"
+        yield from self._unevenly_done()
         for text, ranks in self._warnings.items():
             whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, first rank {min(ranks)}"
             yield f"{whose}: {text}"
+
+
+    def _unevenly_done(self) -> Iterator[str]:
+        few, many = min(self._done_after, default=(0, 0)), max(self._done_after, default=(0, 0))
+        if few[0] < many[0]:
+            yield (
+                f"rank {few[1]} was done after step {few[0]}, rank {many[1]} after step {many[0]}: only steps that "
+                "every rank has kept count; does the folder lack a file?"
+            )
 
 
 def _work(steps: KeptSteps) -> tuple[str, int | None, str]:

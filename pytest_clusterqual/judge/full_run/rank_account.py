@@ -31,9 +31,19 @@ FROM_START = (
     "went on after step 0 although it had saved or finished, so that all steps before count as lost: was its "
     "checkpoint found? a new run needs a new folder"
 )
+ANEW = (
+    "a process did steps of one number more than once and had not called resumed(), so that all but the last of them "
+    "count as lost: number each optimizer step once, not each microbatch and not anew in each epoch; or call "
+    "probe.resumed(step) where training goes back"
+)
+FAILED_SAVES = "a save ended by an exception, whose time is in checkpoint but which made none: what does the script's log say?"
 NO_END = "the last process wrote no end: it was killed, or is still running"
 RESIDUAL = (
     "more than 0.5 % and 1 s are in no state, see residual: put what the loop does between steps into probe.hook(...)"
+)
+TWICE = (
+    "more than 0.5 % and 1 s are in two states, see residual, as no probe writes it: were its files changed, or put "
+    "together from two runs?"
 )
 
 
@@ -86,6 +96,10 @@ class RankAccount:
             self._began_anew(history[0])
         if life.background_steps:
             self._warn(BACKGROUND_STEPS)
+        if life.anew:
+            self._warn(ANEW)
+        if life.failed_saves:
+            self._warn(FAILED_SAVES)
         self._wall += life.last - start.began
         _add_up(self._seconds, life.seconds)
         _add_up(self._background, life.background)
@@ -113,7 +127,7 @@ class RankAccount:
         seconds = {state: self._seconds[state] for state in (*STATES[:-2], *hooks, STATES[-2])}
         residual = self._wall - sum(seconds.values())
         if abs(residual) > max(RESIDUAL_SHARE * self._wall, RESIDUAL_SECONDS):
-            self._warn(RESIDUAL + self.mostly(residual))
+            self._warn(RESIDUAL + self.mostly(residual) if residual > 0 else TWICE)
         if not self._lives[-1].end:
             self._warn(NO_END)
         busy = seconds["data"] + seconds["kept"] + seconds["lost"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.full_run.blame import failure_note
 from pytest_clusterqual.judge.full_run.figures import CLOCK, Figure, figures, gain
@@ -14,7 +15,16 @@ from pytest_clusterqual.judge.full_run.interval_advice import interval_advice
 from pytest_clusterqual.judge.full_run.ledger import Ledger, account
 from pytest_clusterqual.judge.full_run.resumed import judge_resumed
 from pytest_clusterqual.judge.full_run.save_figures import save_figures
-from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, judge_quantity, rank_name
+from pytest_clusterqual.judge.judgement import (
+    NO_TOKENS,
+    NO_WORK,
+    Case,
+    applicable,
+    judge_each,
+    judge_missing,
+    judge_quantity,
+    rank_name,
+)
 from pytest_clusterqual.judge.over_time.per_work import ALONG_TIME
 from pytest_clusterqual.judge.over_time.verdict import over_time
 from pytest_clusterqual.judge.statistics import LEVEL, median, minimum_samples
@@ -25,8 +35,6 @@ from pytest_clusterqual.model.record import Finding, Interval, Judgement
 from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 
 T = TypeVar("T")
-NO_WORK = "neither tokens nor sequences of a step are known, and without work per step nothing is said about speed"
-NO_TOKENS = "it is not known how many tokens a step has"
 _OF_FAILURE = ("detection", "restart", "rendezvous", "recovery", "steps_lost")
 
 
@@ -140,11 +148,8 @@ def _accounted(m: FullRunMeasurement, ledger: Ledger) -> Iterator[Finding]:
     """Notes on how the seconds of some ranks were sorted."""
     for text, ranks in ledger.warnings.items():
         seen, _, todo = text.partition(": ")
-        more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        yield Finding(
-            suspect=f"{rank_name(m.conditions, ranks[0])}{more}", kind="account", evidence=seen, check_next=todo,
-            level="note",
-        )  # fmt: skip
+        whose = units.show_some([rank_name(m.conditions, rank) for rank in ranks], 1)
+        yield Finding(suspect=whose, kind="account", evidence=seen, check_next=todo, level="note")
 
 
 def _interval(figure: Figure) -> Interval:

@@ -125,7 +125,7 @@ def _shown(rungs: Sequence[Climbed], first: Climbed | None, wanted: str, price: 
     largest = max(rung.rung.nodes for rung in rungs)
     lacks = {True: "has too little left", False: "runs out of memory", None: "cannot do this job"}[rungs[0].fits]
     if first is None:
-        evidence = f"no rung fits{wanted}, up to {largest} node{'s' if largest > 1 else ''}"
+        evidence = f"no rung fits{wanted}, up to {units.show_count(largest, 'node')}"
         check = "a lower precision, an optimizer with less state, offloading, a larger device, or more nodes"
     elif first is rungs[0]:
         evidence = f"one device is enough{wanted}{price}: more nodes are not needed for memory"

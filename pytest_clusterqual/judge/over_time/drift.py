@@ -29,7 +29,7 @@ def deviation(levels: Levels) -> float:
     return levels.noise * math.sqrt(12 / levels.count)
 
 
-def drift_interval(levels: Levels, seed: int = 0) -> Interval:
+def drift_interval(levels: Levels) -> Interval:
     """Enclose the drift, by resampling blocks of residuals together, so that what they remember stays in it.
 
     Some dozen levels are few to resample, so the interval is the hull of the bootstrap's and that of the noise alone.
@@ -40,7 +40,7 @@ def drift_interval(levels: Levels, seed: int = 0) -> Interval:
     places = np.arange(levels.count)
     line = found * (places - places.mean()) / levels.count
     residuals = levels.level - line
-    begins = np.random.default_rng(seed).integers(
+    begins = np.random.default_rng(0).integers(
         0, levels.count - _TOGETHER + 1, size=(_RESAMPLES, -(-levels.count // _TOGETHER))
     )
     picked = (begins[:, :, None] + np.arange(_TOGETHER)).reshape(_RESAMPLES, -1)[:, : levels.count]

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_clusterqual.judge.statistics import spread_of_array
+
 if TYPE_CHECKING:
     from pytest_clusterqual.judge.full_run.columns import Floats
 
@@ -20,7 +22,6 @@ _FEW_TELL = 64
 # What blocks differ by when four are joined, over what they do by themselves, were they independent; and what steps
 # differ by that are two blocks apart, over steps one block apart. A single change must not reach this, nor chance.
 _BLOCKS_REMEMBER, _STEPS_REMEMBER = (3.0, 2.0), 1.15  # of few blocks, and of many
-_MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +61,7 @@ def _cut(logs: Floats, count: int) -> Levels:
     first = [len(logs) * block // count for block in range(count)]
     level = np.array([np.median(part) for part in np.split(logs, first[1:])])
     noise = [_noise(level, joined) for joined in _JOINED]
-    near, far = (_spread(logs[lag:] - logs[:-lag]) for lag in (len(logs) // count, 2 * len(logs) // count))
+    near, far = (spread_of_array(logs[lag:] - logs[:-lag]) for lag in (len(logs) // count, 2 * len(logs) // count))
     most = _BLOCKS_REMEMBER[count >= _FEW_TELL]
     wanders = noise[-1] > most * max(noise[0], 1e-12) or far > _STEPS_REMEMBER * max(near, 1e-12)
     return Levels(level=level, first=first, noise=max(noise), wanders=wanders)
@@ -75,10 +76,4 @@ def _noise(level: Floats, joined: int) -> float:
     import numpy as np
 
     means = np.convolve(level, np.full(joined, 1 / joined), mode="valid")
-    return _spread(means[joined:] - means[:-joined]) * float(np.sqrt(joined / 2))
-
-
-def _spread(values: Floats) -> float:
-    import numpy as np
-
-    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+    return spread_of_array(means[joined:] - means[:-joined]) * float(np.sqrt(joined / 2))

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pytest_clusterqual.judge.statistics import MAD_TO_SIGMA
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -43,7 +45,7 @@ def stalls(logs: Floats, typical: Floats, numbers: Counts, at: Floats) -> Stalls
     import numpy as np
 
     beyond = logs - typical
-    spread = 1.4826 * float(np.median(np.abs(beyond)))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(beyond)))
     best: tuple[float, Stalls] | None = None
     for times in _BEYOND:
         long = np.flatnonzero(beyond > max(times * spread, np.log1p(_LEAST)))

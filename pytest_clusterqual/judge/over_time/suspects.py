@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_clusterqual.judge.full_run.columns import Flags
 
 _DOING = 0.7  # of what some steps take more than others: then it is one rank's
-_LONG = 2 * 3600.0  # seconds
 _EXPLAINED = 0.8  # of the stalls that a declared save or hook is met in
 _COSTS, _LATE = 0.01, 0.03  # of the run, and of a step: less is worth a note
 _EVERYWHERE = (
@@ -161,8 +160,7 @@ class Suspects:
 
     def _moment(self, step: int) -> str:
         passed = float(self._course.at[step] - self._course.at[0])
-        shown = f"{passed / 3600:.3g} h" if passed >= _LONG else units.show(passed, units.SECONDS)
-        return f"{shown} after the first step"
+        return f"{units.show(passed, units.SECONDS)} after the first step"
 
     def _throttled(self, nodes: Sequence[str], inside: Flags | None = None) -> str:
         """What slowed the devices of these nodes down, in those steps if that is known."""

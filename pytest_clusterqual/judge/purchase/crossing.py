@@ -14,7 +14,7 @@ def tensor_across(model: ServedModel, node: NodeType, *, nodes: int, tokens: int
     message, calls = tokens * model.hidden * _ACTIVATION, 2 * model.layers
     names = [f"node{index // node.devices}" for index in range(nodes * node.devices)]
     ranks = (tuple(range(len(names))),)
-    among = f"{nodes} nodes x {node.devices} device{'s' * (node.devices > 1)}"
+    among = f"{nodes} nodes x {units.show_count(node.devices, 'device')}"
     words = f"2 x {model.layers} all-reduces of {units.show_decimal(message)} over {among}"
     return _seconds(words, calls * message, as_algbw(_level("all_reduce", ranks, names, node), "all_reduce", ranks))
 
@@ -22,7 +22,7 @@ def tensor_across(model: ServedModel, node: NodeType, *, nodes: int, tokens: int
 def pipeline_across(model: ServedModel, node: NodeType, *, nodes: int, tokens: int) -> Expected:
     """Seconds of the messages for `tokens` from each node to the next one; None where no NIC is given."""
     message, calls = tokens * model.hidden * _ACTIVATION, nodes - 1
-    words = f"{calls} message{'s' * (calls > 1)} of {units.show_decimal(message)} to the next node"
+    words = f"{units.show_count(calls, 'message')} of {units.show_decimal(message)} to the next node"
     return _seconds(words, calls * message, _level("send_recv", ((0, 1),), ["node0", "node1"], node))
 
 

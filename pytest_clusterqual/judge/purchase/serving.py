@@ -138,7 +138,7 @@ def _closing(cut: Copy, copies: int, nodes: int, rate: float | None, price: floa
         most = units.show(rate, units.TOKEN_RATE)
         yield f"rate: at most {most} with full contexts, from what a device reads and computes alone"
     if (room := nodes // cut.stages * (cut.node.devices // cut.tensor)) > copies:
-        yield f"room: for {room} copies on {nodes} node{'s' * (nodes > 1)}, where {copies} will do"
+        yield f"room: for {room} copies on {units.show_count(nodes, 'node')}, where {copies} will do"
     if nodes > (considered := max(cut.node.counts)):
         yield f"count: {nodes} nodes, more than the {considered} considered"
     if price is not None:

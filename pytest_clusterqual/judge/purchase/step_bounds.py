@@ -178,7 +178,7 @@ def _said(step: StepBounds, floors: Sequence[Requirement], against: int) -> str:
     if not held:
         return "none in scaling.require"
     if step.baseline != against:
-        return f"none, that of scaling.require is against {against} node{'s' * (against > 1)}"
+        return f"none, that of scaling.require is against {units.show_count(against, 'node')}"
     low, high = step.efficiency
     words = []
     for floor in held:

@@ -99,11 +99,11 @@ def _walk(node: NodeType, ladder: Sequence[TrainingRow]) -> str:
     last = ladder[-1]
     if last.fit != "fits":
         most = max(node.counts)
-        return f"{node.name}: no rung fits, up to {most} node{'s' * (most > 1)} with FSDP and full recomputation"
+        return f"{node.name}: no rung fits, up to {units.show_count(most, 'node')} with FSDP and full recomputation"
     before = [row.name for row in ladder[:-1] if not row.impossible]
     tried = f" (not by {'; '.join(before)})" if before else ""
     if last.nodes == 1:
-        ranks = f"{last.ranks} device{'s' * (last.ranks > 1)}"
+        ranks = units.show_count(last.ranks, "device")
         return f"{node.name}: one node has room for the job, by {last.name} on {ranks}{tried}; memory needs no cluster"
     return f"{node.name}: the job exceeds a node, and fits by {last.name}{tried}: a cluster"
 

@@ -58,7 +58,7 @@ def _figures(point: Point, requirements: Sequence[Requirement], workload: Worklo
             case = Case(
                 quantity=quantity, label=point.label, value=median(samples), unit=unit, timing=False, counted="runs",
                 interval=median_interval(samples), samples=tuple(samples),
-                note=f"{len(samples)} run{'s' * (len(samples) != 1)} on {point.label}",
+                note=f"{units.show_count(len(samples), 'run')} on {point.label}",
             )  # fmt: skip
             doubt = another_job(point, workload) if required else ""
             yield from (undecided(each, doubt) if doubt else each for each in judge_each(case, required))

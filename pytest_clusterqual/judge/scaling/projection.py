@@ -37,7 +37,7 @@ def why_not_projected(times: Sequence[SizeTime], nodes: int) -> str:
     return ""
 
 
-def project(times: Sequence[SizeTime], nodes: int, *, seed: int = 0) -> Envelope:
+def project(times: Sequence[SizeTime], nodes: int) -> Envelope:
     """The envelope on `nodes` nodes, at most twice the largest measured number.
 
     Each model is fitted to all sizes, to all but one in turn, so that no single size decides, and to times
@@ -55,7 +55,7 @@ def project(times: Sequence[SizeTime], nodes: int, *, seed: int = 0) -> Envelope
     sizes = np.array([float(time.nodes) for time in ordered])
     seconds = np.array([time.seconds for time in ordered])
     noise = _noise(ordered, sizes, seconds, nodes)
-    draws = seconds * np.exp(np.random.default_rng(seed).normal(size=(_DRAWS, len(seconds))) * noise)
+    draws = seconds * np.exp(np.random.default_rng(0).normal(size=(_DRAWS, len(seconds))) * noise)
     models = {name: _range(fit, sizes, seconds, draws, nodes) for name, (fit, _free) in _models().items()}
     return Envelope(
         nodes=nodes, low=min(low for low, _ in models.values()), high=max(high for _, high in models.values()),

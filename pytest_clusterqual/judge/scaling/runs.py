@@ -31,7 +31,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        return nodes_text(self.nodes)
+        return units.show_count(self.nodes, "node")
 
     @property
     def unknown(self) -> frozenset[Unknown]:
@@ -72,7 +72,7 @@ def points_of(m: ScalingMeasurement) -> list[Point]:
         raise MeasurementError("scaling: no run was made")
     by_nodes: dict[int, list[ScalingRun]] = {}
     for number, run in enumerate(m.runs, 1):
-        _check(run, f"scaling: run {number} on {nodes_text(run.conditions.nodes)}")
+        _check(run, f"scaling: run {number} on {units.show_count(run.conditions.nodes, 'node')}")
         by_nodes.setdefault(run.conditions.nodes, []).append(run)
     return [
         Point(
@@ -165,7 +165,3 @@ def _bubble(run: ScalingRun) -> float:
         return 0.0
     share = ideal_bubble(times[0])
     return max(median(each.computing) for each in times) * share / (1 - share)
-
-
-def nodes_text(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -6,9 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
-from pytest_clusterqual.judge.judgement import Case, applicable, judge_each, judge_missing, worst_load
+from pytest_clusterqual.judge.judgement import (
+    NO_TOKENS,
+    NO_WORK,
+    Case,
+    applicable,
+    judge_each,
+    judge_missing,
+    worst_load,
+)
 from pytest_clusterqual.judge.scaling.layout import expert_imbalance, notes, pipeline_bubble
-from pytest_clusterqual.judge.scaling.runs import Point, nodes_text, points_of
+from pytest_clusterqual.judge.scaling.points_comparing import RATIOS
+from pytest_clusterqual.judge.scaling.runs import Point, points_of
 from pytest_clusterqual.judge.scaling.waterfall import judge_waterfall
 from pytest_clusterqual.judge.statistics import mapped, median, median_interval, ratio_interval
 from pytest_clusterqual.model.conditions import Load
@@ -18,9 +27,6 @@ from pytest_clusterqual.model.requirement import QUANTITIES, Requirement
 from pytest_clusterqual.model.training import ScalingMeasurement, ScalingRun
 
 SAME_LOSS = 1e-3  # relative
-RATIOS = ("speedup", "efficiency")
-NO_WORK = "neither tokens nor sequences of a step are known, and without work per step nothing is said about speed"
-NO_TOKENS = "it is not known how many tokens a step has"
 
 
 def judge_scaling(
@@ -41,7 +47,7 @@ def judge_scaling(
     requirements = tuple(requirements)
     base, *others = points = points_of(m)
     if m.conditions.nodes not in [point.nodes for point in points]:
-        raise MeasurementError(f"scaling: there is no run on {nodes_text(m.conditions.nodes)}")
+        raise MeasurementError(f"scaling: there is no run on {units.show_count(m.conditions.nodes, 'node')}")
     differences = {point.nodes: _differences(base, point) for point in others}
     judgements: list[Judgement] = []
     for point in points:
@@ -60,7 +66,7 @@ def judge_scaling(
 
 def different_regime(a: ScalingRun, b: ScalingRun) -> list[str]:
     """What makes two runs incomparable, one phrase each; empty where they did the same job."""
-    names = (nodes_text(a.conditions.nodes), nodes_text(b.conditions.nodes))
+    names = (units.show_count(a.conditions.nodes, "node"), units.show_count(b.conditions.nodes, "node"))
     pairs: list[tuple[str, object, object]] = [
         (name.replace("_", " "), getattr(a.conditions, name), getattr(b.conditions, name))
         for name in ("workload", "layout", "device", "device_name", "backend", "simulated", "nproc_per_node")

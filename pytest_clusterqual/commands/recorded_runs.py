@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_clusterqual.run.options import add_option, tolerance, width
+from pytest_clusterqual.commands.arguments import add_option, width
+from pytest_clusterqual.options import tolerance
 
 if TYPE_CHECKING:
     from pytest_clusterqual.folder.runs import RunFolder, Selected
@@ -19,59 +20,21 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add them to the subcommands of `clusterqual`."""
-    report = commands.add_parser(
+    for add in (
+        _add_report, _add_decide, _add_judge, _add_baseline, _add_export, _add_merge, _add_compare, _add_seal,
+        _add_verify,
+    ):  # fmt: skip
+        add(commands)
+
+
+def _add_report(commands: Any) -> None:
+    command = commands.add_parser(
         "report", help="print the verdicts of a run, write its junit.xml, plots and page again"
     )
-    report.add_argument("run", type=Path, help="run folder")
-    report.add_argument("--all-plots", action="store_true", help="however long that takes (default: for 10 s)")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
-    report.set_defaults(function=_report)
-    decide = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
-    decide.add_argument("run", type=Path, help="run folder")
-    shown = decide.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="as one JSON object")
-    shown.add_argument("--markdown", action="store_true", help="as Markdown")
-    add_option(
-        decide, "--qual-config", type=Path, metavar="FILE", help="project file that expects an outcome (the run's own)"
-    )
-    decide.set_defaults(function=_decide)
-    judge = commands.add_parser("judge", help="judge the raw measurements of a run again, and say what has changed")
-    judge.add_argument("run", type=Path, help="run folder")
-    judge.add_argument("--config", type=Path, help="project file with the requirements to apply (default: the run's)")
-    judge.set_defaults(function=_judge)
-    baseline = commands.add_parser("baseline", help="a known good run as requirements, for a project file")
-    baseline.add_argument("run", type=Path, help="run folder")
-    baseline.add_argument(
-        "--tolerance", type=tolerance, default="5 %", metavar="SHARE", help="how much worse is as good (default: 5 %%)"
-    )
-    baseline.set_defaults(function=_baseline)
-    export = commands.add_parser("export", help="the verdicts of a run for other programs to show")
-    export.add_argument("run", type=Path, help="run folder")
-    export.add_argument(
-        "--format", choices=["markdown", "openmetrics"], required=True,
-        help="for the summary of a CI job, or for what collects metrics",
-    )  # fmt: skip
-    export.set_defaults(function=_export)
-    merge = commands.add_parser("merge", help="parts of one qualification that ran apart, as one run")
-    merge.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
-    merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="run folder to make")
-    merge.set_defaults(function=_merge)
-    compare = commands.add_parser("compare", help="what has changed since an earlier run of the same tests")
-    compare.add_argument("old", type=Path, help="run folder to compare with")
-    compare.add_argument("new", type=Path, nargs="+", help="run folders; five runs in all, or more, become a trend")
-    compare.add_argument("--json", action="store_true", help="all figures instead of tables")
-    compare.add_argument("--plot", type=Path, metavar="FILE", help="three runs or more as an SVG file")
-    compare.set_defaults(function=_compare)
-    seal = commands.add_parser("seal", help="pack a run into one signed file that can be checked anywhere")
-    seal.add_argument("run", type=Path, help="run folder")
-    seal.add_argument("--key", type=Path, metavar="FILE", help="ssh key to sign with, such as ~/.ssh/id_ed25519")
-    seal.add_argument("--out", type=Path, metavar="FILE", help="the file to make (default: here, by the run's name)")
-    seal.set_defaults(function=_seal)
-    verify = commands.add_parser("verify", help="check a sealed run: its parts, its signature, its verdicts")
-    verify.add_argument("file", type=Path, help="what seal has made")
-    verify.add_argument("--signers", type=Path, metavar="FILE", help="keys you trust, as ssh's allowed_signers")
-    verify.add_argument("--extract", type=Path, metavar="DIR", help="run folder to make of it, if all is as sealed")
-    verify.set_defaults(function=_verify)
+    command.add_argument("run", type=Path, help="run folder")
+    command.add_argument("--all-plots", action="store_true", help="however long that takes (default: for 10 s)")
+    command.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
+    command.set_defaults(function=_report)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -119,6 +82,18 @@ def _problems(reports: Mapping[Path, Callable[[], object]]) -> dict[Path, str]:
     return found
 
 
+def _add_decide(commands: Any) -> None:
+    command = commands.add_parser("decide", help="the worksheet of a run: does the job need several nodes?")
+    command.add_argument("run", type=Path, help="run folder")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="as one JSON object")
+    shown.add_argument("--markdown", action="store_true", help="as Markdown")
+    add_option(
+        command, "--qual-config", type=Path, metavar="FILE", help="project file that expects an outcome (the run's own)"
+    )
+    command.set_defaults(function=_decide)
+
+
 def _decide(arguments: argparse.Namespace) -> int:
     """1 if the project file expects another outcome."""
     from pytest_clusterqual.folder.runs import RunFolder
@@ -137,6 +112,13 @@ def _decide(arguments: argparse.Namespace) -> int:
     else:
         print(worksheet.worksheet(decision, run=folder.run, width=width(100), color=sys.stdout.isatty()))
     return 0 if plan is None or plan.expect in (None, decision.outcome) else 1
+
+
+def _add_judge(commands: Any) -> None:
+    command = commands.add_parser("judge", help="judge the raw measurements of a run again, and say what has changed")
+    command.add_argument("run", type=Path, help="run folder")
+    command.add_argument("--config", type=Path, help="project file with the requirements to apply (default: the run's)")
+    command.set_defaults(function=_judge)
 
 
 def _judge(arguments: argparse.Namespace) -> int:
@@ -174,6 +156,15 @@ def _judge(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _add_baseline(commands: Any) -> None:
+    command = commands.add_parser("baseline", help="a known good run as requirements, for a project file")
+    command.add_argument("run", type=Path, help="run folder")
+    command.add_argument(
+        "--tolerance", type=tolerance, default="5 %", metavar="SHARE", help="how much worse is as good (default: 5 %%)"
+    )
+    command.set_defaults(function=_baseline)
+
+
 def _baseline(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.recorded.baseline import as_yaml, requirements_of
 
@@ -182,11 +173,20 @@ def _baseline(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_export(commands: Any) -> None:
+    command = commands.add_parser("export", help="the verdicts of a run for other programs to show")
+    command.add_argument("run", type=Path, help="run folder")
+    command.add_argument(
+        "--format", choices=["markdown", "openmetrics"], required=True,
+        help="for the summary of a CI job, or for what collects metrics",
+    )  # fmt: skip
+    command.set_defaults(function=_export)
+
+
 def _export(arguments: argparse.Namespace) -> int:
     from pytest_clusterqual.folder.runs import RunFolder
-    from pytest_clusterqual.judge.decision.verdict import decide
-    from pytest_clusterqual.recorded.deciding import plan_of
-    from pytest_clusterqual.recorded.outcomes import unanswered
+    from pytest_clusterqual.recorded.deciding import decision_of, plan_of
+    from pytest_clusterqual.recorded.outcomes import asked_of, unanswered
     from pytest_clusterqual.report.markdown import markdown
     from pytest_clusterqual.report.metrics import metrics
 
@@ -195,13 +195,18 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.format == "openmetrics":
         print(metrics(records), end="")
         return 0
-    rests = any(record.criterion in ("memory", "scaling") for record in records)
-    decision = decide(folder.numbered(), plan_of(folder)) if rests else None
     print(markdown(
-        records, run=folder.run, simulated=folder.simulated, decision=decision,
-        unanswered=unanswered(folder.tests, records),
+        records, run=folder.run, simulated=folder.simulated, decision=decision_of(folder, plan_of(folder)),
+        unanswered=unanswered(folder.tests, records), asked=asked_of(folder.tests),
     ), end="")  # fmt: skip
     return 0
+
+
+def _add_merge(commands: Any) -> None:
+    command = commands.add_parser("merge", help="parts of one qualification that ran apart, as one run")
+    command.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="run folder to make")
+    command.set_defaults(function=_merge)
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -209,6 +214,15 @@ def _merge(arguments: argparse.Namespace) -> int:
 
     folder = merge(arguments.runs, arguments.out)
     return _report(argparse.Namespace(run=folder.path, out=None, all_plots=False))
+
+
+def _add_compare(commands: Any) -> None:
+    command = commands.add_parser("compare", help="what has changed since an earlier run of the same tests")
+    command.add_argument("old", type=Path, help="run folder to compare with")
+    command.add_argument("new", type=Path, nargs="+", help="run folders; five runs in all, or more, become a trend")
+    command.add_argument("--json", action="store_true", help="all figures instead of tables")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="three runs or more as an SVG file")
+    command.set_defaults(function=_compare)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -223,6 +237,14 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         write_plot(found, arguments.plot)
     return 1 if found.worse else 0
+
+
+def _add_seal(commands: Any) -> None:
+    command = commands.add_parser("seal", help="pack a run into one signed file that can be checked anywhere")
+    command.add_argument("run", type=Path, help="run folder")
+    command.add_argument("--key", type=Path, metavar="FILE", help="ssh key to sign with, such as ~/.ssh/id_ed25519")
+    command.add_argument("--out", type=Path, metavar="FILE", help="the file to make (default: here, by the run's name)")
+    command.set_defaults(function=_seal)
 
 
 def _seal(arguments: argparse.Namespace) -> int:
@@ -245,6 +267,14 @@ def _seal(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_verify(commands: Any) -> None:
+    command = commands.add_parser("verify", help="check a sealed run: its parts, its signature, its verdicts")
+    command.add_argument("file", type=Path, help="what seal has made")
+    command.add_argument("--signers", type=Path, metavar="FILE", help="keys you trust, as ssh's allowed_signers")
+    command.add_argument("--extract", type=Path, metavar="DIR", help="run folder to make of it, if all is as sealed")
+    command.set_defaults(function=_verify)
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     """1 if anything is not as it was sealed, or was not shown to follow from what was measured."""
     from pytest_clusterqual.recorded.verifying import as_lines, verify
@@ -265,18 +295,22 @@ def show(
 
     `tests` are those that were asked for, by default all that the run was asked for.
     """
-    from pytest_clusterqual.recorded.outcomes import exit_code, unanswered
+    from pytest_clusterqual.recorded.outcomes import asked_of, exit_code, unanswered
     from pytest_clusterqual.report import terminal
 
+    tests = folder.tests if tests is None else tests
     print(terminal.summary(
         records, run_folder=str(folder.path), simulated=folder.simulated, width=width(100), color=sys.stdout.isatty(),
-        plots=plots, decision=decision, page=str(page or ""),
+        plots=plots, decision=decision, page=str(page or ""), asked=asked_of(tests),
+        replay_of=str(folder.environment.get("replay_of", "")),
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    tests = folder.tests if tests is None else tests
     for why in [] if numbers_do else unanswered(tests, records):
         print(why)
+    if folder.lost:
+        print(folder.lost, file=sys.stderr)
+        return 1
     if not (tests or records):
         print("nothing was asked of this run, and nothing was recorded")
         return 1

@@ -1,4 +1,4 @@
-"""`clusterqual import`: evidence from elsewhere becomes a run folder, judged by the same requirements."""
+"""`clusterqual import nccl-tests`: what it printed becomes a run folder, judged by the same requirements."""
 
 from __future__ import annotations
 
