@@ -288,21 +288,17 @@ class Qualification:
             kept = self._replay.kept(item.nodeid)
             mine = [replace(each, run=self.folder.run, test=item.nodeid, attempt=1) for each in kept]
             self.recorder.keep([with_exception(each, self.project) for each in mine])
-        if not report.failed:
-            return
-        error = item.stash.get(ERROR, None)
-        if plugin.criterion_of(item) is None and (
-            error is None or str(error).splitlines()[0] not in report.longreprtext
-        ):
-            return  # a test of the user's own that failed for reasons of its own
-        self._note_failure(item, report)
+        if report.failed:
+            self._note_failure(item, report)
 
     def _note_failure(self, item: pytest.Item, report: pytest.TestReport, after: str = "") -> None:
         assert self.folder is not None
         crash = getattr(report.longrepr, "reprcrash", None)
         said = (crash.message if crash else str(report.longrepr or "")).strip().splitlines() or ["no reason given"]
         reason = said[0] if crash else said[-1]
-        error = None if after else item.stash.get(ERROR, None)
+        error = item.stash.get(ERROR, None)
+        if error is not None and str(error).splitlines()[0] not in report.longreprtext:
+            error = None  # the test has lived with it, and failed for another reason
         judgement = failed(name_of_criterion(item), f"{after}{reason}", error, logs=self.folder.path / "ranks")
         self.recorder.add(item, [judgement], started=time.time() - report.duration, seconds=report.duration)
 

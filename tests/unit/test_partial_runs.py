@@ -278,7 +278,18 @@ def test_a_run_without_a_verdict_of_a_test_is_not_well_for_any_command(
         assert told in capsys.readouterr().out, command
     assert cli.main(["export", "run", "--format", "markdown"]) == 0
     out = capsys.readouterr().out.replace("\\", "")
-    assert (out.splitlines()[0], told in out) == ("## Cluster qualification: PASS, incomplete", True)
+    assert (out.splitlines()[0], told in out) == ("## Cluster qualification: no verdict yet", True)
+
+
+def test_a_test_of_ones_own_that_fails_by_itself_is_an_error_of_the_run(
+    bench: Bench, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = "def test_own(topology):\n    assert topology is None, 'a rack too many'\n"
+    (pytester.path / "test_own.py").write_text(fails)
+    assert bench.run("-k", "memory or own") == 1
+    for command in (("report", "run"), ("judge", "run"), ("merge", "run", "--out", "merged")):
+        assert cli.main([*command]) == 1, command
+        assert "AssertionError: a rack too many" in " ".join(capsys.readouterr().out.split()), command
 
 
 @pytest.mark.parametrize(
