@@ -5,6 +5,7 @@ Everything here takes plain numbers and gives plain numbers; units are the calle
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ RESAMPLES = 2000
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, normal noise
 _Z95 = 1.96
+_MANY = 1000  # samples from which on a depth is not counted out
 
 
 def median(samples: Sequence[float]) -> float:
@@ -71,8 +73,12 @@ def mean_interval(samples: Sequence[float]) -> Interval | None:
 
 def _depth(count: int, level: float) -> int:
     """The greatest d for which the d-th smallest and d-th greatest sample enclose the median."""
-    tail, ways, depth = 0, 1, 0
     allowed = (1 - level) / 2 + 1e-12
+    if count > _MANY:
+        from scipy.special import bdtr  # on first use; whole numbers of so many digits take long
+
+        return bisect.bisect_right(range(count), allowed, key=lambda depth: float(bdtr(depth, count, 0.5)))
+    tail, ways, depth = 0, 1, 0
     total = 2**count
     while depth < count and (tail + ways) / total <= allowed:
         tail += ways

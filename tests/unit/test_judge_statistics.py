@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_clusterqual.judge.statistics import (
+    _depth,
     apart_ratio_interval,
     mean_interval,
     median,
@@ -280,3 +281,14 @@ def test_the_interval_of_a_mean_of_one_or_of_nan() -> None:
     assert interval is not None
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
+def test_the_depth_of_many_samples_is_that_of_counting(monkeypatch: pytest.MonkeyPatch, level: float) -> None:
+    counts = (1, 5, 6, 40, 1001, 2500)
+    counted = []
+    for many in (-1, 10**9):
+        monkeypatch.setattr("pytest_clusterqual.judge.statistics._MANY", many)
+        counted.append([_depth(count, level) for count in counts])
+    assert counted[0] == counted[1]
+    assert _depth(10**6, level) < 500_000
