@@ -7,6 +7,7 @@ the first qualification test is collected; in a controller of xdist, by `pytest_
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from pytest_clusterqual.options import PROJECT_FILE, from_environment, positive
 
 if TYPE_CHECKING:
+    from pytest_clusterqual.model.project import Project
     from pytest_clusterqual.run.qualification import Qualification
 
 pytest_plugins = ("pytest_clusterqual.fixtures",)
@@ -234,8 +236,13 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """What the tests are judged by, once it is read."""
     if _selected not in config.stash or config.get_verbosity() < 0:
         return []
-    project = config.stash[_key].project
-    return [f"clusterqual: project {project.name}, {project.path}"]
+    return [judged_by(config.stash[_key].project)]
+
+
+def judged_by(project: Project) -> str:
+    """The line of pytest's header that names the project and its file."""
+    here, path = Path.cwd(), project.path
+    return f"clusterqual: project {project.name}, {path.relative_to(here) if path.is_relative_to(here) else path}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -277,7 +284,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         try:
             session.exitstatus = session.config.stash[_key].finish(int(session.exitstatus))
         except KeyboardInterrupt:
-            pytest.exit("interrupted while the reports were written; the records are kept", returncode=2)
+            pytest.exit(
+                "interrupted while the reports were written; the records are kept: clusterqual report makes the rest",
+                returncode=2,
+            )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

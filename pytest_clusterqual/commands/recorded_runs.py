@@ -147,7 +147,10 @@ def _judge(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     records = judge_again(folder, project)
     decision = decide(dict(enumerate(records, 1)), project.decision)
-    tests = {test: selected for test, selected in folder.tests.items() if asked(project, selected.criterion)}
+    tests = {
+        test: selected for test, selected in folder.tests.items()
+        if selected.criterion == "own" or asked(project, selected.criterion)
+    }  # fmt: skip
     code = show(folder, [*records, *decided(folder, project, decision)], decision=decision, tests=tests)
     for line in as_lines(changes(folder.records(), records)):
         print(f"changed    {line}")
@@ -193,11 +196,14 @@ def _export(arguments: argparse.Namespace) -> int:
     folder = RunFolder.open(arguments.run)
     records = folder.records()
     if arguments.format == "openmetrics":
+        if not records:
+            print(f"{folder.path}: holds no record, so there is no metric", file=sys.stderr)
+            return 1
         print(metrics(records), end="")
         return 0
     print(markdown(
         records, run=folder.run, simulated=folder.simulated, decision=decision_of(folder, plan_of(folder)),
-        unanswered=unanswered(folder.tests, records), asked=asked_of(folder.tests),
+        unanswered=unanswered(folder.tests, records, ended=folder.ended), asked=asked_of(folder.tests),
     ), end="")  # fmt: skip
     return 0
 
@@ -260,7 +266,8 @@ def _seal(arguments: argparse.Namespace) -> int:
     problems = list(not_followed(follow(folder)))  # what cannot be read must not leave a seal behind
     sealed = seal(folder, key=key, out=arguments.out or default_name(arguments.run))
     print(f"sealed     {sealed.file}" + ("" if key else "; nobody has signed it: name an ssh key with --key"))
-    told = [("made", f"{', '.join(sealed.made)}: the run folder has none of its last records")] if sealed.made else []
+    made = f"{', '.join(sealed.made)}: the run folder has none newer than its records"
+    told = [("made", made)] if sealed.made else []
     told += [("left out", f"{link}: a link; copy what it points to into the run folder") for link in sealed.left_out]
     for about, text in (*told, *problems):
         print(f"{about:<10} {visible(text)}", file=sys.stderr)
@@ -306,7 +313,7 @@ def show(
     ))  # fmt: skip
     for torn in folder.torn:
         print(f"{torn}: the last line was cut off by a kill and is left out", file=sys.stderr)
-    for why in [] if numbers_do else unanswered(tests, records):
+    for why in [] if numbers_do else unanswered(tests, records, ended=folder.ended):
         print(why)
     if folder.lost:
         print(folder.lost, file=sys.stderr)
@@ -314,4 +321,4 @@ def show(
     if not (tests or records):
         print("nothing was asked of this run, and nothing was recorded")
         return 1
-    return exit_code(tests, records, numbers_do=numbers_do)
+    return exit_code(tests, records, numbers_do=numbers_do, ended=folder.ended)

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO, NoReturn
 
 from pytest_clusterqual.errors import RunFolderError
 
@@ -90,12 +91,28 @@ def write_alone(run: Path) -> Callable[[], None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            who = os.pread(descriptor, 300, 0).decode(errors="replace").strip() or "it does not say who"
-            os.close(descriptor)
-            raise RunFolderError(
-                f"{run}: is being written by another session ({who}); wait for its end, or end it"
-            ) from error
+            with os.fdopen(descriptor, "rb") as file:
+                _refuse(run, file, error)
     with contextlib.suppress(OSError):  # on a full disk it does not say who
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return lambda: os.close(descriptor)
+
+
+def refuse_unended(run: Path) -> None:
+    """That no session writes the run folder `run`, which is only read.
+
+    Raises:
+        RunFolderError: one does.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError), open(run / _WRITER, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                _refuse(run, file, error)
+
+
+def _refuse(run: Path, file: BinaryIO, error: OSError) -> NoReturn:
+    who = file.read(300).decode(errors="replace").strip() or "it does not say who"
+    raise RunFolderError(f"{run}: is being written by another session ({who}); wait for its end, or end it") from error

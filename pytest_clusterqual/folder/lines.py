@@ -79,7 +79,9 @@ def encode(value: Any) -> bytes:
 
 
 def append(path: Path, line: bytes) -> int:
-    """Append a line, or several, by one write, and say where it begins; on any failure (OSError) the file is as it was before."""
+    """Append a line, or several, by one write, and say where that begins; on any failure (OSError) the file is as it
+    was before.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         _end_last_line(descriptor, path)
@@ -104,7 +106,7 @@ def _end_last_line(descriptor: int, path: Path) -> None:
         return
     content = path.read_bytes()
     last = content[content.rfind(b"\n") + 1 :]
-    if _is_json(last):
+    if is_json(last):
         os.write(descriptor, b"\n")
         return
     set_aside(path, last)
@@ -125,10 +127,10 @@ def each(path: Path, torn: Callable[[Line], None]) -> Iterator[Line]:
         RunFolderError: it cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             for number, raw in enumerate(file, 1):
                 line = Line(raw.removesuffix(b"\n"), f"{path}:{number}")
-                if line.raw == raw and not _is_json(raw):
+                if line.raw == raw and not is_json(raw):
                     return torn(line)
                 yield line
     except FileNotFoundError:
@@ -145,14 +147,14 @@ def places(path: Path, claimed: Callable[[bytes], int], torn: Callable[[Line], N
         RunFolderError: the file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             begin, number = 0, 1
             while head := _at(file, begin, _HEAD):
                 where = f"{path}:{number}"
                 size = _size(file, begin, head, claimed(head))
                 if size is None:
                     last = Line(_at(file, begin, -1), where)
-                    if not _is_json(last.raw):
+                    if not is_json(last.raw):
                         return torn(last)
                     size = len(last.raw)
                 yield head[:size], Place(path, begin, size, where)
@@ -161,6 +163,12 @@ def places(path: Path, claimed: Callable[[bytes], int], torn: Callable[[Line], N
         return
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file")  # a pipe would be waited for
+    return open(path, "rb")
 
 
 def _at(file: BinaryIO, begin: int, size: int) -> bytes:
@@ -221,7 +229,8 @@ def _parse(line: bytes) -> Any:
         return json.loads(line.decode(), parse_constant=refuse)
 
 
-def _is_json(line: bytes) -> bool:
+def is_json(line: bytes) -> bool:
+    """Whether it can be read, whatever it says."""
     try:
         _parse(line)
     except (ValueError, RecursionError):
@@ -238,7 +247,8 @@ def checked(line: bytes, where: str) -> dict[str, Any]:
     try:
         value = _parse(line)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{where}: not JSON ({error}); restore the file, or remove this line") from None
+        remedy = "restore the file, or remove this line" if ".jsonl:" in where else "restore the file"
+        raise RunFolderError(f"{where}: not JSON ({error}); {remedy}") from None
     if not isinstance(value, dict):
         raise RunFolderError(f"{where}: got {type(value).__name__}, want a JSON object; restore the file")
     if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):

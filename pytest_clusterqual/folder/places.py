@@ -70,14 +70,14 @@ def is_run(folder: Path) -> bool:
     return all(os.path.isfile(folder / name) for name in (ENVIRONMENT, RECORD_LINES))
 
 
-def refuse_in_run(path: Path) -> None:
+def refuse_in_run(path: Path, remedy: str = _ELSEWHERE) -> None:
     """That `path` lies in no run.
 
     Raises:
-        RunFolderError: it does.
+        RunFolderError: it does; `remedy` says what to do.
     """
     if inside := next((each for each in Path(os.path.realpath(path)).parents if is_run(each)), None):
-        raise RunFolderError(f"{path}: lies in the run folder {inside}, which holds evidence; {_ELSEWHERE}")
+        raise RunFolderError(f"{path}: lies in the run folder {inside}, which holds evidence; {remedy}")
 
 
 def _refuse_what_is_not_empty(path: Path) -> None:

@@ -1,8 +1,8 @@
 """The run folder: every measurement and record on disk at once, one JSON line each.
 
-A killed process loses at most what it was writing: a measurement, or the records of a test. Layout: ``environment.json``,
-``measurements.jsonl``, ``records.jsonl``; ``tests.json`` says what was selected. Of several
-processes that write one run, each opens the folder as a *part* and appends to files of its own,
+A killed process loses at most what it was writing: a measurement, or the records of a test.
+Layout: ``environment.json``, ``measurements.jsonl``, ``records.jsonl``; ``tests.json`` says what was
+selected. Of several processes that write one run, each opens the folder as a *part* and appends to files of its own,
 such as ``records-gw0.jsonl``, which `merge` brings together at the end. Any number may read.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pytest_clusterqual.errors import RunFolderError
 from pytest_clusterqual.folder import lines, samples
 from pytest_clusterqual.folder.lines import Line, Place, strictly
 from pytest_clusterqual.folder.places import ENVIRONMENT, MEASUREMENT_LINES, RECORD_LINES, cannot_write, take
+from pytest_clusterqual.folder.record_lines import SAID_ONCE, records_of, when
 from pytest_clusterqual.folder.samples import Measurements, Stored
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.conditions import Conditions
@@ -28,8 +29,10 @@ from pytest_clusterqual.model.record import SCHEMA, Record
 
 TESTS = "tests.json"
 _COUNTS = frozenset({"nodes", "nproc_per_node", "attempts"})  # in the environment, as soon as they are known
-# Conditions that are long on a thousand nodes: of the records of one measurement the first one has them.
-_SAID_ONCE = ("rank_nodes", "telemetry")
+_KINDS: dict[str, Any] = {
+    "variables": dict[str, str], "hosts": tuple[str, ...], "named_hosts": tuple[str, ...],
+    "merged": dict[str, dict[str, Any]],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +103,7 @@ class RunFolder:
         folder = cls(path, read_environment(path / ENVIRONMENT), part)
         main = path / MEASUREMENT_LINES
         folder._stored = samples.find(main, folder._parts(MEASUREMENT_LINES), folder._note_torn)
-        folder._keep(_records(folder._record_lines(folder._note_torn)))
+        folder._keep(records_of(folder._record_lines(folder._note_torn)))
         _ = folder.tests  # what cannot be read is told now, not at the end of a run
         return folder
 
@@ -143,15 +146,22 @@ class RunFolder:
     @property
     def tests(self) -> dict[str, Selected]:
         """The tests this run was asked for, in all its attempts, by their ids."""
-        path = self.path / TESTS
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot be read: {error.strerror}; restore the file") from error
-        value = lines.checked(content, str(path))
-        return strictly(dict[str, Selected], value.get("tests"), f"{path}: tests")
+        value = self._asked()
+        return strictly(dict[str, Selected], value["tests"], f"{self.path / TESTS}: tests") if value else {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last attempt came to its end, and pytest found nothing wrong."""
+        return self._asked().get("ended") is True
+
+    def end(self) -> None:
+        """Note that this attempt came to its end, and pytest found nothing wrong.
+
+        Raises:
+            RunFolderError: as `select`.
+        """
+        if told := self._asked():  # a file that was lost meanwhile is not made anew
+            self._ask({**told, "ended": True})
 
     @property
     def lost(self) -> str:
@@ -166,11 +176,7 @@ class RunFolder:
         Raises:
             RunFolderError: ``tests.json`` could not be replaced.
         """
-        everything = {"schema": SCHEMA, "tests": to_json({**self.tests, **tests})}
-        try:
-            lines.replace_json(self.path / TESTS, everything)
-        except OSError as error:
-            cannot_write(self.path / TESTS, error)
+        self._ask({"schema": SCHEMA, "tests": to_json({**self.tests, **tests})})
 
     def records(self) -> list[Record]:
         """The records of each test's last attempt, in the order they were added; all lines stay in the file.
@@ -196,7 +202,7 @@ class RunFolder:
         if self._part:
             unsaved = [added for name, added, _ in self._unsaved if name == self._file(RECORD_LINES)]
             waiting = [Line(line, "unsaved") for added in unsaved for line in added.split(b"\n")]
-            records = list(_records([*self._record_lines(self._note_torn), *waiting]))
+            records = list(records_of([*self._record_lines(self._note_torn), *waiting]))
             self._records.clear()
             self._added.clear()
             self._keep(records)
@@ -292,6 +298,22 @@ class RunFolder:
             except OSError as error:
                 cannot_write(main, error)
 
+    def _asked(self) -> dict[str, Any]:
+        path = self.path / TESTS
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be read: {error.strerror}; restore the file") from error
+        return {"tests": None, **lines.checked(content, str(path))}
+
+    def _ask(self, value: dict[str, Any]) -> None:
+        try:
+            lines.replace_json(self.path / TESTS, value)
+        except OSError as error:
+            cannot_write(self.path / TESTS, error)
+
     def _file(self, name: str) -> str:
         return name.replace(".", f"-{self._part}.") if self._part else name
 
@@ -319,7 +341,7 @@ class RunFolder:
             self._said |= {name: at} if at is not None else {}
             return dict(to_json(record))
         told = dict(to_json(replace(record, conditions=replace(at, rank_nodes=(), telemetry=()))))
-        told["conditions"] = {name: value for name, value in told["conditions"].items() if name not in _SAID_ONCE}
+        told["conditions"] = {name: value for name, value in told["conditions"].items() if name not in SAID_ONCE}
         return told
 
     def _record_lines(self, torn: Callable[[Line], None]) -> Iterable[Line]:
@@ -330,34 +352,11 @@ class RunFolder:
         whole = list(lines.each(main, torn))
         known = {line.raw for line in whole}  # a merge that was cut short leaves lines in both places
         apart = [line for part in parts for line in lines.each(part, torn) if line.raw not in known]
-        return sorted([*whole, *apart], key=_when) if apart else whole
+        return sorted([*whole, *apart], key=when) if apart else whole
 
     def _note_torn(self, line: Line) -> None:
         if line.where not in self._torn:
             self._torn.append(line.where)
-
-
-def _records(told: Iterable[Line]) -> Iterator[Record]:
-    """What a record does not say of its conditions is as in the one before it of the same measurement.
-
-    All records of a measurement share its conditions: those of a thousand nodes are larger than all else.
-    """
-    last: dict[str, Conditions] = {}
-    for line in told:
-        record = strictly(Record, line.value, line.where)
-        if record.measurement and record.conditions is not None:
-            before = last.get(record.measurement, record.conditions)
-            left_out = {name: getattr(before, name) for name in _SAID_ONCE if name not in line.value["conditions"]}
-            here = replace(record.conditions, **left_out)
-            last[record.measurement] = before if here == before else here
-            record = replace(record, conditions=last[record.measurement])
-        yield record
-
-
-def _when(line: Line) -> tuple[float, float]:
-    """Attempt and time of a record; what is no number is refused later, by name."""
-    attempt, started = line.value.get("attempt"), line.value.get("started")
-    return attempt if isinstance(attempt, int) else 0, started if isinstance(started, (int, float)) else 0
 
 
 def read_environment(path: Path) -> dict[str, Any]:
@@ -370,11 +369,13 @@ def read_environment(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
     line = next((n for n, text in enumerate(content.split(b"\n"), 1) if b'"schema"' in text), 1)
-    value = lines.checked(content, f"{path}:{line}")
+    value = lines.checked(content, f"{path}:{line}" if lines.is_json(content) else str(path))
     for key, kind in (("run", str), ("simulated", bool)):
         if not isinstance(value.get(key), kind):
             raise RunFolderError(f"{path}: {key}: got {value.get(key)!r}, want {kind.__name__}; restore the file")
     for key in _COUNTS & value.keys():
         if type(value[key]) is not int or value[key] < 1:  # true is no count
             raise RunFolderError(f"{path}: {key}: got {value[key]!r}, want a positive whole number; restore the file")
+    for key in _KINDS.keys() & value.keys():
+        strictly(_KINDS[key], value[key], f"{path}: {key}")
     return value

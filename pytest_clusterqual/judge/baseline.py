@@ -87,7 +87,7 @@ def _demands(records: Iterable[Record], tolerance: float, run: str) -> list[Requ
     for record in records:
         judgement = record.judgement
         unit = QUANTITIES.get(record.criterion, {}).get(judgement.quantity)
-        if unit is None or judgement.value is None or judgement.value <= 0:
+        if unit is None or judgement.value is None or not 0 < judgement.value < math.inf:
             continue
         key = (record.criterion, judgement.quantity, _selector(record))
         found = _requirement(key, judgement.value, unit, tolerance, run)

@@ -113,8 +113,8 @@ def logged(run: CommandRun, job: CommandJob) -> TrainingLog:
     return next(iter(_logged_ranks(run, job).values()))
 
 
-def _logged_ranks(run: CommandRun, job: CommandJob) -> dict[int, TrainingLog]:
-    """Those whose output tells of the most steps."""
+def _logged_ranks(run: CommandRun, job: CommandJob, *, each_once: bool = False) -> dict[int, TrainingLog]:
+    """Those whose output tells of the most steps; with `each_once` a step that stands twice is refused."""
     found: dict[int, TrainingLog] = {}
     refused: list[NoStepsError] = []
     for rank in range(len(run.places)):
@@ -122,7 +122,7 @@ def _logged_ranks(run: CommandRun, job: CommandJob) -> dict[int, TrainingLog]:
         if not output.exists():
             continue  # it printed nothing
         try:
-            found[rank] = read_training_log([output], job.pattern, key=_PATTERN, one_rank=True)
+            found[rank] = read_training_log([output], job.pattern, key=_PATTERN, one_rank=each_once)
         except NoStepsError as error:
             refused.append(error)
     if not found:
@@ -149,7 +149,7 @@ def trained(run: CommandRun, job: CommandJob, *, warmup: int) -> tuple[RankTrain
     if job.log:
         told = [
             training_of_log(log, job, rank=rank, warmup=warmup, script=script)
-            for rank, log in _logged_ranks(run, job).items()
+            for rank, log in _logged_ranks(run, job, each_once=True).items()
         ]
         return (max(told, key=lambda each: each.work_seconds),)
     processes = {rank: each[-1] for rank, each in probed(run, job).items()}

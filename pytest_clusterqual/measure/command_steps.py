@@ -67,8 +67,9 @@ def training_of(rank: int, process: ProbedProcess, *, warmup: int, work: Work, s
     as something else is left out.
 
     Raises:
-        MeasurementError: too few steps are left, or a loss is no finite number.
+        MeasurementError: too few steps are left, one is told twice, or a loss is no finite number.
     """
+    _check_numbers(rank, process)
     steps, waits = _timed(process.lines)
     if len(steps) <= warmup:
         raise MeasurementError(
@@ -144,6 +145,21 @@ def training_of_log(log: TrainingLog, job: CommandJob, *, warmup: int, script: s
         work_seconds=sum(steady), tokens_per_step=work.tokens, sequences_per_step=work.sequences, losses=(),
         data_digest=script, unknown=unknown, otherwise=(f"as the log of rank {rank} tells them ({log.family})",),
     )  # fmt: skip
+
+
+def _check_numbers(rank: int, process: ProbedProcess) -> None:
+    """A step that is a microbatch is not the work that the file tells of."""
+    done: set[int | None] = set()
+    for line in process.lines:
+        if line.what == "resumed":
+            done.clear()
+        elif line.what == "step" and not line.error and not line.background:
+            if line.step in done:
+                raise MeasurementError(
+                    f"rank {rank} did step {line.step} more than once and had not called resumed(): number each "
+                    "optimizer step once, not each microbatch and not anew in each epoch"
+                )
+            done.add(line.step)
 
 
 def check_losses(rank: int, process: ProbedProcess) -> None:

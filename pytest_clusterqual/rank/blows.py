@@ -13,6 +13,7 @@ from typing import Any
 from pytest_clusterqual.model.codec import from_json
 from pytest_clusterqual.model.command import BESIDE, PROBES
 from pytest_clusterqual.model.full_run import Failure
+from pytest_clusterqual.rank.descendants import kill_tree, stop_tree
 from pytest_clusterqual.rank.settings import Settings
 
 
@@ -48,7 +49,7 @@ class Blow:
         """Look at the steps done so far, and strike if it is time; a rank that hangs is killed once it is found."""
         if self._stopped_at is not None:  # nothing was heard of it since
             if late := time.monotonic() - self._stopped_at >= self._hang_timeout:
-                os.kill(child, signal.SIGKILL)
+                kill_tree(child)
             return late
         done = self._steps_done()
         if done < self._failure.step - 1 or not done:
@@ -79,9 +80,9 @@ class Blow:
             return True
         if kind == "hang_rank":
             self._stopped_at = time.monotonic()
-            os.kill(child, signal.SIGSTOP)
+            stop_tree(child)
             return False
-        os.kill(child, signal.SIGKILL)
+        kill_tree(child)
         return True
 
     def _of_node(self) -> Iterator[Path]:
@@ -102,4 +103,4 @@ def end_in_order(child: int) -> None:
     os.kill(child, signal.SIGTERM)
     status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
     if "\nState:\tT" in status:
-        os.kill(child, signal.SIGKILL)
+        kill_tree(child)

@@ -27,6 +27,7 @@ from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, RankEnd, Ra
 from pytest_clusterqual.probe import FOLDER
 from pytest_clusterqual.rank.blows import Blow, end_in_order
 from pytest_clusterqual.rank.control_groups import cgroup_limit, identity, out_of_memory_kills, proc_bytes
+from pytest_clusterqual.rank.descendants import peak
 from pytest_clusterqual.rank.load import LoadWatch
 from pytest_clusterqual.rank.settings import Settings
 
@@ -36,6 +37,7 @@ _PACKAGES = (
     "torch", "pytest_clusterqual", "transformers", "accelerate", "lightning", "deepspeed", "megatron-core", "torchtitan"
 )  # fmt: skip
 _LOOK_SECONDS = 0.01  # between two looks at the steps of a rank that is to be hurt
+_MEMORY_SECONDS = 1.0  # between two looks at the memory of what it has started
 _LAST_LINES = 3000
 
 
@@ -59,14 +61,15 @@ def run(words: Sequence[str]) -> NoReturn:
     child = _start(words, home, order["environment"], folder, output)
     _write(folder / BESIDE / f"{name}.start.json", _told(settings, name, words, home, child))
     blow = Blow.planned(order, folder, settings, name)
-    status, usage = _wait(child, blow)
+    status, usage, below = _wait(child, blow)
+    ended = time.monotonic()
     code = os.waitstatus_to_exitcode(status)
     said = _tail(output) if code else ""
     end = RankEnd(
         code=code,
-        ended=time.monotonic(),
+        ended=ended,
         out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
-        host_peak=usage.ru_maxrss * 1024,
+        host_peak=max(usage.ru_maxrss * 1024, below),
         probed=probed_bytes(folder / PROBES, settings.rank),
         taken=watch.taken(usage.ru_utime + usage.ru_stime),
         said=said,
@@ -117,17 +120,25 @@ def _start(words: Sequence[str], home: Path, environment: dict[str, str], folder
     os._exit(127)
 
 
-def _wait(child: int, blow: Blow | None) -> tuple[int, Any]:
-    """Pass SIGTERM on, as the agent sends it, until the command has ended: its status, and what it used."""
+def _wait(child: int, blow: Blow | None) -> tuple[int, Any, int]:
+    """Pass SIGTERM on, as the agent sends it, until the command has ended.
+
+    Returns:
+        Its status, what it and what it reaped used, and the largest peak seen of a process below it, bytes: one that
+        nobody reaps is in no account of the kernel.
+    """
+    below, looked = 0, time.monotonic()
     while True:
-        caught = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, _LOOK_SECONDS if blow else 1.0)
+        caught = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, _LOOK_SECONDS if blow else _MEMORY_SECONDS)
+        if time.monotonic() - looked >= _MEMORY_SECONDS:
+            below, looked = max(below, peak(child)), time.monotonic()
         if caught is not None and caught.si_signo == signal.SIGTERM:
             end_in_order(child)
         if blow is not None and blow.over(child):
             blow = None
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
-            return status, usage
+            return status, usage, below
 
 
 def _told(settings: Settings, name: str, words: Sequence[str], home: Path, child: int) -> RankStart:

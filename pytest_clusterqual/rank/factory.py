@@ -128,6 +128,8 @@ class OwnData(Data):
             self._sample = job.data
         else:
             samples, size, seed = job.data, len(job.data), workload.seed
+            if not size:
+                raise ClusterQualError(f"{factory.name}: data is a data set without samples, want at least one")
             self._sample = lambda number: samples[mixed(seed, number) % size]
         self._collate = job.collate or default_collate
         self.digest = self._digest(factory)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -24,7 +26,7 @@ from pytest_clusterqual.model.probe import Line, ProbedProcess, ProbeStart
 from pytest_clusterqual.model.workload import Layout, Workload
 from pytest_clusterqual.probe import Probe
 from pytest_clusterqual.rank.checkpoints import Checkpointer, Saved
-from pytest_clusterqual.rank.data import Batch
+from pytest_clusterqual.rank.data import Batch, mixed
 from pytest_clusterqual.rank.failures import Striker
 from pytest_clusterqual.rank.feed import feed
 from pytest_clusterqual.rank.forward_mark import ForwardMark
@@ -134,6 +136,7 @@ def _step(
     with probe.data():
         own = next(batches)
     with probe.step(step, tokens=work.tokens_per_step or None, sequences=work.global_batch), mark:
+        _seed(ctx, work, step)
         loss = job.step(own).double()
         # All ranks end after the same step.
         told = torch.stack([loss, *loss.new_tensor([notice.given, until.over and ctx.rank == 0])])
@@ -148,6 +151,14 @@ def _step(
     mean = total / ctx.world_size
     check_finite(mean, step)
     probe.loss(mean)
+
+
+def _seed(ctx: Context, work: Workload, step: int) -> None:
+    """What a model draws in a step, as dropout does, is the same when the step is done again after a failure."""
+    number = mixed(work.seed, step * ctx.world_size + ctx.rank)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)
 
 
 def _complete(probe: Probe, saved: Saved) -> None:

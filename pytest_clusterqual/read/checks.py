@@ -23,6 +23,8 @@ from pytest_clusterqual.read.schema import (
 
 Layouts = Sequence[tuple[int, LayoutSection]]  # those that are right in themselves, by position
 Numbered = Sequence[tuple[int, Demand]]  # the entries of a `require` list that are right in themselves, by position
+# SIGTERM at the last step: the ranks end it, and with it the run.
+NOTHING_LEFT = "after the last step there is nothing to go on with"
 _NEEDS_FAILURE = ("checkpoint_load", "detection", "restart", "rendezvous", "recovery", "steps_lost")
 
 
@@ -171,9 +173,11 @@ def full_run(section: FullRunSection, workload: JobSection | None) -> Iterator[F
             yield where, f"got {failure.at_step}, {text}"
         elif steps and failure.at_step > steps:
             yield where, f"got {failure.at_step}, want at most the {steps} steps of the run, else nothing ever fails"
-        elif steps and failure.kind == "fail_save" and failure.at_step > steps // first * first:
-            last = steps // first * first
-            yield where, f"got {failure.at_step}, want at most {last}: no checkpoint is saved after that one"
+        elif steps and failure.kind == "sigterm" and failure.at_step == steps:
+            yield where, f"got {failure.at_step}, want at most {steps - 1}, or more steps: {NOTHING_LEFT}"
+        elif steps and failure.kind == "fail_save" and failure.at_step > (last := (steps - 1) // first * first):
+            text = f"want at most {last}, or more steps: no checkpoint is saved between that and the end"
+            yield where, f"got {failure.at_step}, {text}"
 
 
 def full_run_demands(section: FullRunSection, demands: Numbered) -> Iterator[Fault]:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from pytest_clusterqual.errors import ReadError
 from pytest_clusterqual.model.command import LINE, RESTARTS, STEPS, CommandJob
 from pytest_clusterqual.model.full_run import FailureKind
+from pytest_clusterqual.read.checks import NOTHING_LEFT
 from pytest_clusterqual.read.fields import Fault, Identifier, Name, Positive, Seconds, Section
 from pytest_clusterqual.read.log_pattern import reader
 from pytest_clusterqual.read.messages import shown
@@ -152,6 +153,8 @@ def _full_run(section: CommandSection, full_run: FullRunSection) -> Iterator[Fau
         elif (steps := full_run.steps or section.steps) and failure.at_step > steps:
             text = f"want at most the {steps} steps of the run, else nothing ever fails"
             yield (*where, "at_step"), f"got {failure.at_step}, {text}"
+        elif steps and failure.kind == "sigterm" and failure.at_step == steps:
+            yield (*where, "at_step"), f"got {failure.at_step}, want at most {steps - 1}, or more steps: {NOTHING_LEFT}"
         elif failure.at_step < 2:
             yield (*where, "at_step"), "got 1, want 2 or more: a command is hurt once the step before is done"
         elif section.log:

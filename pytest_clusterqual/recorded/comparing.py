@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_clusterqual.errors import MeasurementError, RunFolderError
+from pytest_clusterqual.folder import lines
 from pytest_clusterqual.folder.runs import RunFolder
-from pytest_clusterqual.judge.comparison import compare
+from pytest_clusterqual.judge.comparison import compare, requirable
 from pytest_clusterqual.judge.trend import FEWEST, trends
 from pytest_clusterqual.model.codec import to_json
 from pytest_clusterqual.model.comparison import RunsCompared, Trends
@@ -52,7 +53,11 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
         RunFolderError: one of them is no run folder, or holds no record.
         MeasurementError: two of them have nothing that could be compared.
     """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise RunFolderError("one run is given twice: give each of them once")
     first, *others = runs = [_records(path) for path in paths]
+    if not any(map(requirable, runs)):
+        raise MeasurementError("no run has a test of a criterion: tests of your own are not compared")
     pairs = []
     for path, records in zip(paths[1:], others, strict=True):
         if len(runs) < FEWEST:
@@ -101,6 +106,6 @@ def write_plot(found: Comparison, file: Path) -> None:
     if found.trend is None:
         raise MeasurementError("there is no trend to plot: give three runs or more of the same tests, or no --plot")
     try:
-        file.write_text(svg(trend_picture(found.trend)), encoding="utf-8")
+        lines.replace(file, svg(trend_picture(found.trend)).encode())
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be written: {error.strerror}; give --plot another place") from error

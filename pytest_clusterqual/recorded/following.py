@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import UNFORESEEN, ClusterQualError
+from pytest_clusterqual.folder.places import ENVIRONMENT
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.judge.decision.verdict import judge_decision
 from pytest_clusterqual.model.conditions import Conditions
 from pytest_clusterqual.model.decision import TITLES, Decision
+from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.model.project import DecisionPlan, Project
 from pytest_clusterqual.model.record import Judgement, Record, Verdict, by_test, verdict_of
 from pytest_clusterqual.read.hosts import fold_hosts
@@ -35,9 +37,10 @@ from pytest_clusterqual.recorded.outcomes import with_exception
 PROJECT = "clusterqual.yaml"  # the project file in a sealed run
 Line = tuple[str, str]  # for people: what it is about, and what is told
 _NO_FILE = "the run recorded no project file; judge it by one of yours: clusterqual judge RUN --config FILE"
+_MET = ("device", "device_name", "backend", "versions")
 _CONCLUDED = (Verdict.PASS, Verdict.FAIL, Verdict.UNDECIDED, Verdict.MEASURED)
 _TOLD = (
-    "unit", "reason", "margin", "expected", "expected_why", "samples", "per_rank", "parts", "findings"
+    "unit", "interval", "reason", "margin", "expected", "expected_why", "samples", "per_rank", "parts", "findings"
 )  # fmt: skip
 
 
@@ -47,7 +50,7 @@ class Followed:
 
     `measured` are lines with the verdicts of tests that rest on measurements or on other records, `unmeasured` of the
     others, with the reason. `unjudged` says why nothing could be judged again. `changed` and `contradictions` are what
-    does not follow; `unrecorded` are tests that were asked for and have no record. `release` is the other release
+    does not follow; `unrecorded` are tests that should have a record and have none. `release` is the other release
     that measured: its sentences were not compared. `where` and `when` are those of the measurements.
     """
 
@@ -65,7 +68,7 @@ class Followed:
 
     @property
     def holds(self) -> bool:
-        return not (self.changed or self.contradictions or self.unjudged)
+        return not (self.changed or self.contradictions or self.unjudged or self.unrecorded)
 
 
 def follow(folder: RunFolder) -> Followed:
@@ -83,7 +86,7 @@ def follow(folder: RunFolder) -> Followed:
     told = [*_measured_so(folder, records, made), *_required_so(records, again, words=not release)]
     if project is not None:
         told += [*_asked_so(folder, project), *_accepted_so(records, project)]
-    told += [*filter(None, [folder.lost]), *_selected_so(folder, records), *_repeated_so(folder)]
+    told += [*_met_so(folder, made), *_selected_so(folder, records), *_repeated_so(folder)]
     told += [*_decided_so(folder, records, decision, plan, words=not release)]
     measured, bare = _verdicts(records)
     return Followed(
@@ -180,6 +183,30 @@ def _measured_so(folder: RunFolder, records: Sequence[Record], made: dict[str, _
             yield f"{of.test}: was measured on {one}, the run says {other}"
 
 
+def _met_so(folder: RunFolder, made: dict[str, _Made]) -> Iterator[str]:
+    """The machine that the run names is one that it measured; a replay names that of the run before it."""
+    told = folder.environment
+    if "replay_of" in told:
+        return
+    unmet = _unmet(told, [each.conditions for each in made.values() if each.conditions], ())
+    if unmet:  # a measurement without a record, or one that asked the nodes alone, may have met it
+        every = [measurement for _, _, measurement in folder.measurements().values()]
+        asked = [node.host for each in every if isinstance(each, NodesMeasurement) for node in each.nodes]
+        unmet = _unmet(told, [each.conditions for each in every if each.conditions], asked)
+    for key in unmet:
+        yield f"{ENVIRONMENT}: {key}: got {told[key]!r}, and no measurement was made under that"
+
+
+def _unmet(told: Mapping[str, Any], met: Sequence[Conditions], asked: Iterable[str]) -> list[str]:
+    hosts = {host for each in met for host in each.hosts}.union(asked)
+    wrong = [key for key in _MET if key in told and told[key] not in [getattr(each, key) for each in met]]
+    return wrong if hosts.issuperset(map(str, _listed(told.get("hosts")))) else [*wrong, "hosts"]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _nodes(simulated: bool) -> str:
     return "simulated nodes" if simulated else "real nodes"
 
@@ -229,9 +256,13 @@ def _accepted_so(records: Sequence[Record], project: Project) -> Iterator[str]:
 
 
 def _selected_so(folder: RunFolder, records: Sequence[Record]) -> Iterator[str]:
-    """A record is of the criterion that its test was selected as."""
+    """A record is of this run, and of the criterion that its test was selected as."""
+    if folder.lost:
+        yield folder.lost
     tests = folder.tests
     for record in records:
+        if record.run != folder.run:
+            yield f"{record.test}: is recorded in the run {record.run}, this is {folder.run}"
         if record.test in tests and tests[record.test].criterion != record.criterion:
             yield f"{record.test}: is recorded as {record.criterion}, was selected as {tests[record.test].criterion}"
 
@@ -280,8 +311,12 @@ def _outcome_in(file: Path, words: bool) -> tuple[object, ...]:
 
 
 def _unrecorded(folder: RunFolder, records: Sequence[Record]) -> tuple[str, ...]:
-    known = {record.test for record in records}
-    return tuple(test for test, asked in folder.tests.items() if test not in known and not asked.inapplicable)
+    """The decision may be told only, and in a run that ended well a test of one's own need not make a record."""
+    known, free = {record.test for record in records}, ("decision", "own") if folder.ended else ("decision",)
+    return tuple(
+        test for test, asked in folder.tests.items()
+        if test not in known and not asked.inapplicable and asked.criterion not in free
+    )  # fmt: skip
 
 
 # -- where and when it was measured --------------------------------------------------------------
@@ -326,7 +361,7 @@ def as_lines(found: Followed) -> list[Line]:
     lines += problems(found)
     if found.unjudged:
         lines.append(("recorded", "what the records say, not judged again:"))
-    elif found.holds:
+    elif not (found.changed or found.contradictions):
         lines.append(("verified", "judged again from what was measured, with the same figures, reasons and findings:"))
     else:
         lines.append(("recorded", "what the records say, contradicted by what is told above:"))
@@ -334,7 +369,6 @@ def as_lines(found: Followed) -> list[Line]:
     if found.unmeasured:
         lines.append(("recorded", "without a measurement that it could be judged again from:"))
         lines += found.unmeasured
-    lines += [("NO RECORD", test) for test in found.unrecorded]
     return lines + ([("decision", found.decision)] if found.decision else [])
 
 
@@ -343,4 +377,4 @@ def problems(found: Followed) -> list[Line]:
     lines = [("DIFFERENT", told) for told in (*map(as_sentence, found.changed), *found.contradictions)]
     if found.unjudged:
         lines.append(("NOT JUDGED", f"the verdicts cannot be judged again: {found.unjudged}"))
-    return lines
+    return lines + [("NO RECORD", test) for test in found.unrecorded]

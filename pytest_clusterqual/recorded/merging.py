@@ -52,22 +52,25 @@ def merge(shards: Sequence[Path], out: Path) -> RunFolder:
         _refuse_other(one, other)
         _refuse_other_hosts(one, other)
     _refuse_twice(parts)
-    labels = _labels(parts)
+    labels, here = _labels(parts), out
     try:
         refuse_taken(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
+            here = Path(place) / "run"
             folder = RunFolder.create(
-                Path(place) / "run", run=out.resolve().name, environment=_environment(labels),
-                simulated=parts[0].simulated,
-            )  # fmt: skip
+                here, run=out.resolve().name, environment=_environment(labels), simulated=parts[0].simulated
+            )
             folder.select({test: selected for part in parts for test, selected in part.tests.items()})
+            if all(part.ended for part in parts):
+                folder.end()
             _add_lines(folder, parts)
             _decide(folder, parts)
             _copy_files(folder, labels)
-            folder.path.rename(out)  # a merge that is cut short leaves no half of a run there
+            here.rename(out)  # a merge that is cut short leaves no half of a run there
     except RunFolderError as error:
-        raise RunFolderError(str(error).replace("--qual-run-dir", "--out")) from error
+        told = str(error).replace(str(here), str(out)).replace("--qual-run-dir", "--out")
+        raise RunFolderError(told) from error
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be written: {error.strerror}; give another folder with --out") from error
     return RunFolder.open(out)

@@ -110,15 +110,17 @@ def _day(started: float) -> date:
         return date.max
 
 
-def exit_code(tests: Mapping[str, Selected], records: Sequence[Record], *, numbers_do: bool = False) -> int:
+def exit_code(
+    tests: Mapping[str, Selected], records: Sequence[Record], *, numbers_do: bool = False, ended: bool = True
+) -> int:
     """0 if a run is well, else 1: the one rule at the end of pytest and of each command that shows a run.
 
     Each test must be PASS, MEASURED, or fail as the project file accepts by name, and nothing may be `unanswered`;
-    of evidence without a project file `numbers_do`.
+    of evidence without a project file `numbers_do`. `ended` as there.
     """
     if unwell(records):
         return 1
-    return 0 if numbers_do or not unanswered(tests, records) else 1
+    return 0 if numbers_do or not unanswered(tests, records, ended=ended) else 1
 
 
 def unwell(records: Sequence[Record]) -> dict[str, Verdict]:
@@ -130,10 +132,11 @@ def unwell(records: Sequence[Record]) -> dict[str, Verdict]:
     }
 
 
-def unanswered(tests: Mapping[str, Selected], records: Sequence[Record]) -> list[str]:
+def unanswered(tests: Mapping[str, Selected], records: Sequence[Record], *, ended: bool = True) -> list[str]:
     """A sentence about each criterion of which no test was concluded, and one about tests without a record.
 
-    The decision may be told only, and a test of one's own need not make a record.
+    The decision may be told only, and a test of one's own need not make a record, unless nobody knows that the run
+    `ended` well.
     """
     asked = {test.criterion for test in tests.values()} | {record.criterion for record in records}
     concluded = {
@@ -144,7 +147,8 @@ def unanswered(tests: Mapping[str, Selected], records: Sequence[Record]) -> list
     recorded = {record.test for record in records}
     lost = [
         name for name, test in tests.items()
-        if test.criterion in concluded and test.criterion != "own" and not test.inapplicable and name not in recorded
+        if name not in recorded and not test.inapplicable
+        and (test.criterion in concluded if test.criterion != "own" else not ended)
     ]  # fmt: skip
     if lost:
         told.append(f"asked for and not recorded: {units.show_some(lost, _NAMED)}")

@@ -12,6 +12,8 @@ from pytest_clusterqual.errors import UNFORESEEN, RunFolderError
 from pytest_clusterqual.folder import lines
 from pytest_clusterqual.folder.places import is_run
 from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.model.hardware import NodeHardware
+from pytest_clusterqual.model.measurement import NodesMeasurement
 from pytest_clusterqual.recorded.outcomes import asked_of
 from pytest_clusterqual.report import junit
 from pytest_clusterqual.report.html import Told, html_report
@@ -70,7 +72,7 @@ def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: st
     tests = folder.tests
     told = Told(
         run=folder.run, simulated=folder.simulated, environment=folder.environment, records=folder.records(),
-        decision=decision, plots=plots, note=note, asked=asked_of(tests),
+        decision=decision, plots=plots, note=note, asked=asked_of(tests), nodes=_nodes(folder),
         left_out={test: selected.inapplicable for test, selected in tests.items() if selected.inapplicable},
     )  # fmt: skip
     try:
@@ -81,3 +83,10 @@ def write_page(folder: RunFolder, path: Path, *, plots: Sequence[Plot], note: st
         raise RunFolderError(f"{path}: cannot be written: {error.strerror}; name another place for it") from error
     except UNFORESEEN as error:  # a page that cannot be made must not take the end of a run with it
         raise RunFolderError(f"{path}: could not be made: {type(error).__name__}: {error}") from error
+
+
+def _nodes(folder: RunFolder) -> Sequence[NodeHardware]:
+    """What the nodes were made of when they were last asked; nothing where nobody asked."""
+    names = [record.measurement for record in folder.records() if record.criterion == "nodes" and record.measurement]
+    kept = folder.measurements(quick=True).get(names[-1]) if names else None
+    return kept[2].nodes if kept and isinstance(kept[2], NodesMeasurement) else ()

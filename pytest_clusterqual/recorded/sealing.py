@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
-from pytest_clusterqual.folder.places import RECORD_LINES
+from pytest_clusterqual.folder.leases import refuse_unended
+from pytest_clusterqual.folder.places import RECORD_LINES, refuse_in_run
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import to_json
@@ -73,23 +76,39 @@ def seal(folder: RunFolder, *, key: Path | None, out: Path) -> Sealed:
         ClusterQualError: the file exists or cannot be written, the page cannot be made, or ssh-keygen does not sign.
     """
     if out.exists():
-        raise ClusterQualError(f"{out}: is there already; give another name with --out, or move it away")
-    unfinished = out.with_name(f".{out.name}.unfinished")
+        _refuse_written(out)
+    refuse_in_run(out, "give another place with --out")
+    refuse_unended(folder.path)
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}")  # two may seal at once
     parts, left_out = _parts(folder.path)
     try:
         with tempfile.TemporaryDirectory(prefix="clusterqual-") as place:
             (more := Path(place) / "more").mkdir()
             made = _reports(folder, more) if _lacks_page(parts) else ()
             if isinstance(text := folder.environment.get("project_file"), str):
-                (more / PROJECT).write_bytes(text.encode())
+                (more / PROJECT).write_bytes(text.encode(errors="replace"))
             parts |= {path.relative_to(more).as_posix(): path for path in more.rglob("*") if path.is_file()}
             _write(unfinished, folder, parts, key, Path(place))
-        unfinished.rename(out)
+        _name(unfinished, out)
     except OSError as error:
         raise ClusterQualError(f"{out}: cannot be written: {error.strerror}; give another place with --out") from error
     finally:
         unfinished.unlink(missing_ok=True)
     return Sealed(file=out, made=made, left_out=left_out)
+
+
+def _refuse_written(out: Path) -> NoReturn:
+    raise ClusterQualError(f"{out}: is there already; give another name with --out, or move it away")
+
+
+def _name(unfinished: Path, out: Path) -> None:
+    """Give the finished seal its name, unless another one has it by now."""
+    try:
+        os.link(unfinished, out)
+    except FileExistsError:
+        _refuse_written(out)
+    except OSError:  # a file system without links
+        unfinished.rename(out)
 
 
 def default_name(folder: Path) -> Path:
@@ -113,7 +132,7 @@ def nameable(name: str) -> bool:
 def _parts(folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
     """The files of a run by their names in the seal, and the links, which are no part of it; nor is what is hidden."""
     parts, links = {}, []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(_below(folder)):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or name.parts[0] in _LEFT_OUT:
             continue
@@ -126,6 +145,14 @@ def _parts(folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
                 raise RunFolderError(f"{str(path)!r}: a seal holds no such name; rename it, or move it away")
             parts[name.as_posix()] = path
     return parts, tuple(links)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> NoReturn:
+        _refuse_unreadable(error.filename, error)
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def _lacks_page(parts: Mapping[str, Path]) -> bool:
@@ -171,9 +198,13 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be read: {error.strerror}; a seal holds every file of a run: make it readable"
-        ) from error
+        _refuse_unreadable(path, error)
+
+
+def _refuse_unreadable(path: Path | str, error: OSError) -> NoReturn:
+    raise RunFolderError(
+        f"{path}: cannot be read: {error.strerror}; a seal holds every file of a run: make it readable"
+    ) from error
 
 
 def _manifest(folder: RunFolder, files: dict[str, Part]) -> Manifest:
@@ -190,5 +221,8 @@ def _signed(manifest: Path, key: Path) -> Path:
     signature = manifest.with_name(SIGNATURE)
     if said.code != 0 or not signature.is_file():
         why = (said.err.strip().splitlines() or ["no reason given"])[-1]
-        raise ClusterQualError(f"{key}: ssh-keygen does not sign with it: {why}; give another private key with --key")
+        remedy = "give another private key with --key"
+        if "passphrase" in why:
+            remedy = "seal in a terminal, where it asks for the passphrase, or put the key into ssh-agent"
+        raise ClusterQualError(f"{key}: ssh-keygen does not sign with it: {why}; {remedy}")
     return signature

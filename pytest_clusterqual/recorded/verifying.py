@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_clusterqual.errors import UNFORESEEN, ClusterQualError, LaunchError, ReadError
+from pytest_clusterqual.folder.places import refuse_in_run
 from pytest_clusterqual.folder.runs import RunFolder
 from pytest_clusterqual.launch.process import ask
 from pytest_clusterqual.model.codec import from_json
@@ -34,6 +35,7 @@ from pytest_clusterqual.report.text import visible
 
 _CHECK_SECONDS = 30.0
 _LARGEST_MANIFEST, _LARGEST_SIGNATURE = 64 << 20, 64 << 10  # bytes; that is some 400 000 parts
+_UNCHECKED = "its signature could not be checked"
 _ENCRYPTED = 1  # bit of a zip entry's flags
 # What zipfile raises of a damaged file, by Python's release and by what is damaged.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, OverflowError, struct.error)
@@ -73,6 +75,8 @@ def verify(file: Path, *, signers: Path | None = None, extract: Path | None = No
         raise ClusterQualError(f"{signers}: there is no such file; name one in the form of ssh's allowed_signers")
     if extract is not None and (extract.exists() or extract.is_symlink()):
         raise ClusterQualError(f"{extract}: is there already; give another folder with --extract")
+    if extract is not None:
+        refuse_in_run(extract, "give another folder with --extract")
     with _zip(file) as packed:
         manifest = _read_manifest(packed, file)
         signer, signed, problems = _check_signature(packed, signers)
@@ -232,7 +236,8 @@ def _check_signature(packed: zipfile.ZipFile, signers: Path | None) -> tuple[str
         signature = _content(packed, SIGNATURE, _LARGEST_SIGNATURE)
         return _signer(_content(packed, MANIFEST, _LARGEST_MANIFEST), signature, signers)
     except (ReadError, LaunchError) as error:
-        return "its signature could not be checked", False, [f"{SIGNATURE}: {error}"]
+        remedy = "; ssh-keygen of OpenSSH checks it" if isinstance(error, LaunchError) else ""
+        return _UNCHECKED, False, [f"{SIGNATURE}: {error}{remedy}"]
 
 
 def _signer(manifest: bytes, signature: bytes, signers: Path | None) -> tuple[str, bool, list[str]]:
@@ -243,7 +248,8 @@ def _signer(manifest: bytes, signature: bytes, signers: Path | None) -> tuple[st
         said = ask(["ssh-keygen", "-Y", "check-novalidate", *common], timeout=_CHECK_SECONDS, told=text)
         key = (said.out.strip().splitlines() or [""])[-1]
         if said.code != 0:
-            return "its signature is none of this record", False, [f"{MANIFEST}: was changed after it was signed"]
+            told = f"{MANIFEST} is not what {SIGNATURE} was made of: one of them was changed"
+            return "its signature is none of this record", False, [told]
         if signers is None:
             return f"{key}; nobody vouches for that key here: name trusted ones with --signers", True, []
         who = ask(["ssh-keygen", "-Y", "find-principals", "-f", str(signers), "-s", str(kept)], timeout=_CHECK_SECONDS)
@@ -294,7 +300,7 @@ def _told_by_manifest(manifest: Manifest, folder: RunFolder) -> Iterator[str]:
 def as_lines(found: Verified, *, extracted: Path | None = None) -> list[Line]:
     """First the parts and the signature, then what the records are worth."""
     told, files = found.manifest, len(found.manifest.files)
-    unsigned = "" if found.signed else "; nobody has signed that"
+    unsigned = "" if found.signed or found.signer == _UNCHECKED else "; nobody has signed that"
     made = f"run {told.run}, {told.sealed}, by pytest-clusterqual {told.package}{unsigned}"
     lines = [("sealed", made), ("signature", found.signer)]
     lines += [("REFUSED", problem) for problem in found.problems]

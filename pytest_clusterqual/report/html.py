@@ -13,9 +13,11 @@ from typing import Any
 
 from pytest_clusterqual import __version__
 from pytest_clusterqual.model.decision import Decision
+from pytest_clusterqual.model.hardware import NodeHardware
 from pytest_clusterqual.model.record import Record
 from pytest_clusterqual.report import html_plots, html_sections, html_tables, html_top, text
 from pytest_clusterqual.report.digest import by_criterion
+from pytest_clusterqual.report.inventory import inventory
 from pytest_clusterqual.report.overall import missing_tests, overall
 from pytest_clusterqual.report.plots import Plot
 
@@ -28,7 +30,7 @@ class Told:
     """Everything that the page tells of a run.
 
     `environment` is that of the run folder. `note` says which plots are missing, `left_out` why a test does not apply
-    here, and `asked` has the tests of each criterion that do.
+    here, and `asked` has the tests of each criterion that do. `nodes` are what they were found to be made of.
     """
 
     run: str
@@ -40,6 +42,7 @@ class Told:
     note: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    nodes: Sequence[NodeHardware] = ()
 
 
 def html_report(told: Told) -> str:
@@ -67,6 +70,7 @@ def html_report(told: Told) -> str:
             for name, group in criteria.items()
             if name != "decision"
         ],
+        inventory=inventory(told.nodes),
         decision=html_tables.decision_tables(told.decision),
         symptoms=html_tables.symptoms(told.decision),
         telemetry=html_tables.telemetry(told.records),

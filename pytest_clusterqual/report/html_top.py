@@ -80,7 +80,7 @@ def name_of(criterion: str) -> str:
 
 def outcome(decision: Decision | None) -> Outcome:
     if decision is None:
-        return Outcome(title="no decision", why="neither Memory nor Training Scaling has a record to decide on")
+        return Outcome(title="none", why="neither Memory nor Training Scaling has a record to decide on")
     return Outcome(title=TITLES[decision.outcome], why=decision.why, missing=decision.missing)
 
 

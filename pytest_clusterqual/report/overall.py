@@ -23,7 +23,7 @@ _NO_NETWORK = "simulated nodes: no evidence about a network"
 class Overall:
     """The verdict on all that was asked for, and why. `verdict` is the one whose colour it has."""
 
-    outcome: Literal["accepted", "refused", "no verdict yet"]
+    outcome: Literal["accepted", "passed", "refused", "no verdict yet"]
     why: str
     verdict: Verdict
 
@@ -32,8 +32,9 @@ class Overall:
 
 
 def overall(records: Sequence[Record], asked: Mapping[str, Sequence[str]], *, simulated: bool) -> Overall:
-    """Accepted only if each criterion that was asked for is PASS, after its gates, with a record of every test.
+    """Accepted only if all criteria are PASS on real nodes, after their gates, with a record of every test.
 
+    On simulated nodes, or where only some criteria were asked for, that is passed and nothing more.
     `asked` has the tests of each criterion, as far as they apply here. A failure that the project file accepts counts
     as a PASS. Own tests and the decision count where they failed: nothing is promised by their numbers.
     """
@@ -55,7 +56,8 @@ def overall(records: Sequence[Record], asked: Mapping[str, Sequence[str]], *, si
         return Overall(outcome="refused", why=told, verdict=Verdict.FAIL)
     if why or not passed:
         return Overall(outcome="no verdict yet", why=told, verdict=against[0][1] if against else Verdict.UNDECIDED)
-    return Overall(outcome="accepted", why=told, verdict=Verdict.PASS)
+    whole = len(passed) == len(_CRITERIA) and not simulated
+    return Overall(outcome="accepted" if whole else "passed", why=told, verdict=Verdict.PASS)
 
 
 def incomplete(criterion: str, group: Iterable[Record], asked: Mapping[str, Sequence[str]]) -> str:
@@ -92,5 +94,5 @@ def _passed(names: Sequence[str], records: Sequence[Record]) -> str:
     excepted = sum(accepted(group) for group in by_test(records).values())
     beside = f", {units.show_count(excepted, 'failure')} accepted by name" if excepted else ""
     if len(names) == len(_CRITERIA):
-        return f"all {len(names)} criteria passed{beside}"
-    return f"{' and '.join(names)} passed{beside}; no other criterion was asked for" if names else "nothing was judged"
+        return f"all {len(names)} criteria are PASS{beside}"
+    return f"{' and '.join(names)}{beside}; no other criterion was asked for" if names else "nothing was judged"

@@ -38,8 +38,8 @@ def waits(records: Sequence[Record]) -> Picture | None:
             axes[0], [shares[rank] for rank in bars], labels, bars.index(least)
         ),
         caption=[
-            f"Bars: share of a call that a rank waits for others, median of its calls. Of the time of all calls most ranks "
-            f"waited {shared}, where rare long waits count as well; shown is the size where that is largest.",
+            "Bars: share of a call that a rank waits for others, median of its calls. Of the time of all calls most "
+            f"ranks waited {shared}, where rare long waits count as well; shown is the size where that is largest.",
             f"Who comes last waits least: here rank {names[least]}, {units.show_share(shares[least])}.",
             *cut(len(shares), "those that wait least"),
             circumstances(at, worst.started),

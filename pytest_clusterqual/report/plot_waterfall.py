@@ -58,7 +58,8 @@ def _draw(ax: Axes, parts: Mapping[str, float], unit: str) -> None:
     ax.bar(len(parts), reached, width=0.7, color=DARK, edgecolor=BLACK, linewidth=0.5)
     tops = [*map(max, itertools.pairwise(levels)), max(reached, 0.0)]
     for place, (top, figure) in enumerate(zip(tops, [*parts.values(), reached], strict=True)):
-        ax.annotate(units.show(figure, units.RATIO), (place, top), (0, 2), textcoords="offset points", ha="center", size=7)
+        shown = units.show(figure, units.RATIO)
+        ax.annotate(shown, (place, top), (0, 2), textcoords="offset points", ha="center", size=7)
     low, high = min(levels), max(levels)
     room = (high - low) or 1.0
     ax.set_ylim(low - 0.05 * room, high + 0.12 * room)

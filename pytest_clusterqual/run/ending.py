@@ -59,9 +59,19 @@ class Ending:
             )
             self._plots = len(drawn)
         else:
-            self._note = f"no plots of a run that was interrupted: clusterqual report {_relative(folder.path)}"
+            self._note = (
+                f"no plot was drawn, for the run did not end; clusterqual report {_relative(folder.path)} draws them"
+            )
         self._write_page(folder, drawn)
+        if self._passed:
+            self._note_end(folder)
         return exitstatus or (1 if self._problem else exit_code(folder.tests, folder.records()))
+
+    def _note_end(self, folder: RunFolder) -> None:
+        try:
+            folder.end()
+        except RunFolderError as error:
+            self._problem = self._problem or str(error)
 
     def _write_page(self, folder: RunFolder, drawn: Sequence[plots.Plot]) -> None:
         path = self._asked.report or folder.path / PAGE
@@ -83,8 +93,10 @@ class Ending:
             reporter.write_line(line)
         for why in (*unanswered(tests, records), *self._unwell_before(records)):
             reporter.write_line(f"{why}, so this run does not exit 0", red=True)
-        if self._asked.replay is None and missing_tests(records, asked_of(tests)):
-            reporter.write_line(f"go on with it by --qual-resume {_relative(self._folder.path)}", yellow=True)
+        if "replay_of" not in self._folder.environment and missing_tests(records, asked_of(tests)):
+            reporter.write_line(
+                f"what is missing follows with --qual-resume {_relative(self._folder.path)}", yellow=True
+            )
         if self._note:
             reporter.write_line(self._note, yellow=True)
         if self._problem:

@@ -47,8 +47,12 @@ class Controller:
             raise
         progress.clear()
         self._problem = ""
-        self._ending = Ending(asked)
+        self._project, self._ending = asked.project, Ending(asked)
         self._sigterm = Sigterm()
+
+    def pytest_report_header(self) -> str:
+        """What the tests are judged by; a controller of xdist collects none, below whose count it would stand."""
+        return plugin.judged_by(self._project)
 
     # -- xdist's hooks ---------------------------------------------------------------------------
 

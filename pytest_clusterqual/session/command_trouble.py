@@ -18,11 +18,15 @@ from pytest_clusterqual.model.command import BESIDE, OUTPUT, PROBES, CommandProc
 from pytest_clusterqual.session.trouble import tells_of_a_lost_peer
 
 _NAME = re.compile(r"rank(\d+)-attempt(\d+)\.start\.json")
+_PROBE = re.compile(r"rank(\d+)-attempt(\d+)\.jsonl")
+_FAULT = re.compile(rb'"what": ?"fault"')
 _LOOK_SECONDS = 0.05
 # The processes beside the ranks tell how these ended while the agent is leaving, into storage that may be far away.
 _NOTE_SECONDS = 3.0
-_LAST_LINES = 3000  # characters
+_LAST_LINES = 3000  # bytes
 _LAST_BYTES = 4096
+_LOST, _RAISED, _KILLED = range(3)  # what the end of a rank is evidence of, weakest first
+_MOST_OTHERS = 3
 # What torch's allocators and the C library say at the end of a traceback.
 _REFUSED = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc")
 
@@ -30,26 +34,32 @@ _REFUSED = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate|Mem
 def steps_done(probes: Path) -> dict[int, int]:
     """rank -> the last step that its probe's newest file tells of, from the end of the file."""
     newest: dict[int, tuple[int, Path]] = {}
-    for path in probes.glob("rank*-attempt*.jsonl"):
-        rank, attempt = map(int, path.stem.removeprefix("rank").split("-attempt"))
-        newest[rank] = max(newest.get(rank, (-1, path)), (attempt, path))
+    for path in probes.iterdir():
+        if match := _PROBE.fullmatch(path.name):  # what else is in there its reader tells of
+            rank, attempt = int(match[1]), int(match[2])
+            newest[rank] = max(newest.get(rank, (-1, path)), (attempt, path))
     return {rank: _last_step(path) for rank, (_, path) in newest.items()}
 
 
 def _last_step(path: Path) -> int:
-    steps = re.findall(rb'"step":(\d+)', _end_of(path))
+    steps = re.findall(rb'"step":(\d+)', _end_of(path, _LAST_BYTES))
     return int(steps[-1]) if steps else 0
 
 
-def _end_of(path: Path) -> bytes:
+def _end_of(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-        return file.read()
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read(size)
 
 
 def struck(probes: Path) -> bool:
-    """Whether a failure on purpose has struck by now."""
-    return any(b'"fault"' in _end_of(path) for path in probes.glob("rank*-attempt*.jsonl"))
+    """Whether a failure on purpose has struck by now; the command may have gone on for any number of lines since."""
+    return any(_has_fault(path) for path in probes.glob("rank*-attempt*.jsonl"))
+
+
+def _has_fault(path: Path) -> bool:
+    with path.open("rb") as lines:
+        return any(_FAULT.search(line) for line in lines)
 
 
 def processes_of(folder: Path) -> dict[int, tuple[CommandProcess, ...]]:
@@ -78,10 +88,6 @@ def failure_of(launch: Launch, folder: Path, what: str, limit: float | None) -> 
     lost = [p for p in launch.ended() if p.event("ended") is None] if limit is None else []
     last = _last_words(folder, any_ended=limit is None and not lost)
     bad = [process for process in last if process.end is not None and process.end.code]
-    killed = [
-        process for process in bad if process.end and process.end.code < 0 and process.end.code != -signal.SIGTERM
-    ]
-    raised = [p for p in bad if p.end and p.end.code > 0 and not tells_of_a_lost_peer(p.end.said)]
     ended = f"did not end within its limit of {units.show(limit, units.SECONDS)}" if limit is not None else "failed"
     if lost:
         return JobError(
@@ -91,16 +97,52 @@ def failure_of(launch: Launch, folder: Path, what: str, limit: float | None) -> 
         )  # fmt: skip
     if limit is not None and not bad:
         return _late(last, folder, f"{what} {ended}", limit)
-    guilty = killed or raised or [process for process in bad if process.end and process.end.code > 0]
+    guilty, others = _apart([process for process in bad if process.end and process.end.code != -signal.SIGTERM])
     if not guilty:
         return _not_begun(launch, last, f"{what} {ended}")
     told = [f"{process} {_how(process.end)}" for process in guilty if process.end]
-    shown = next((p for p in guilty if p.end and p.end.said), None)
+    shown = next((p for p in (*guilty, *others) if p.end and p.end.said), None)
     lines = f"\nlast lines of {shown}:\n{shown.end.said}" if shown and shown.end else ""
     return JobError(
-        f"{what} {ended}: {'; '.join(told)}{lines}", culprits=[str(process) for process in guilty],
+        f"{what} {ended}: {'; '.join(told)}{_besides(others)}{lines}", culprits=[str(process) for process in guilty],
         out_of_memory="; ".join(told) if all(p.end and _no_memory(p.end) for p in guilty) else "",
     )  # fmt: skip
+
+
+def _apart(bad: Sequence[CommandProcess]) -> tuple[list[CommandProcess], list[CommandProcess]]:
+    """Who failed by itself, and the others: by the strongest evidence, and on one host by who ended first."""
+    if not bad:
+        return [], []
+    strength = [_strength(process.end) for process in bad if process.end]
+    guilty = [process for process, its in zip(bad, strength, strict=True) if its == max(strength)]
+    if max(strength) == _RAISED and not all(process.end and _no_memory(process.end) for process in guilty):
+        # An error that reads like one of a lost peer may be the rank's own: then it came before the others.
+        first = min(bad, key=_ended_at)
+        if len({process.start.host for process in bad}) == 1 and _ended_at(first) < min(map(_ended_at, guilty)):
+            guilty = [first, *guilty]
+    others = [process for process in bad if process not in guilty]
+    return guilty, sorted(others, key=lambda process: -_strength(process.end) if process.end else 0)
+
+
+def _strength(end: RankEnd) -> int:
+    """A watchdog aborts a rank that has lost its peer, so SIGABRT says no more than an error that tells of that."""
+    if end.code < 0 and end.code != -signal.SIGABRT:
+        return _KILLED
+    return _RAISED if end.code > 0 and not tells_of_a_lost_peer(end.said) else _LOST
+
+
+def _ended_at(process: CommandProcess) -> float:
+    assert process.end is not None
+    return process.end.ended
+
+
+def _besides(others: Sequence[CommandProcess]) -> str:
+    """The first few of those that ended badly as well; who raised by itself comes first."""
+    if not others:
+        return ""
+    told = "; ".join(f"{process} {_how(process.end)}" for process in others[:_MOST_OTHERS] if process.end)
+    left = len(others) - _MOST_OTHERS
+    return f"; besides, {told}" + (f"; and {left} more" if left > 0 else "")
 
 
 def _not_begun(launch: Launch, last: Sequence[CommandProcess], what: str) -> JobError:
@@ -130,8 +172,8 @@ def _late(last: Sequence[CommandProcess], folder: Path, what: str, limit: float)
 
 def _printed(folder: Path, rank: int) -> str:
     output = folder / OUTPUT / f"rank{rank}.log"
-    text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
-    return text[-_LAST_LINES:].strip() or "none"
+    text = _end_of(output, _LAST_LINES) if output.exists() else b""
+    return text.decode(errors="replace").strip() or "none"
 
 
 def _last_words(folder: Path, *, any_ended: bool) -> list[CommandProcess]:

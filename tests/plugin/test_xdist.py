@@ -118,6 +118,7 @@ def test_the_verdicts_are_the_same(runs: dict[str, Run]) -> None:
     assert runs["spread"].code == runs["plain"].code == 1
     for run in runs.values():
         assert "1 failed, 6 passed" in run.out
+        assert "\nclusterqual: project small, clusterqual.yaml\n" in run.out
 
 
 OF_ALL_NODES = ("test_together", "test_memory[ddp-2nodes]")

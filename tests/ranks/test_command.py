@@ -107,6 +107,41 @@ def test_it_is_killed_once_its_own_lines_show_the_step_before(folder: Path) -> N
     assert steps_done(folder / PROBES)[1] < 2500
 
 
+WRAPPED = """\
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+sys.exit(subprocess.run([sys.executable, "steps.py"]).returncode)
+"""
+
+
+@pytest.mark.parametrize(("kind", "hang"), [("kill_rank", 30.0), ("hang_rank", 1.0)])
+def test_what_the_script_has_started_is_hurt_with_it(folder: Path, kind: Any, hang: float) -> None:
+    (folder.parent / "steps.py").write_text(STEPS)
+    hurt = start(folder, WRAPPED, rank=1, failure=Failure(kind=kind, step=3, target=1), hang_timeout=hang)
+    if kind == "hang_rank":
+        assert until(lambda: _states(folder) == ["T", "T", "T"])
+    code, _, process = ended(hurt, folder)
+    assert process.end is not None and code == 128 + signal.SIGKILL
+    assert until(lambda: _states(folder) == []), "no trainer lives on into the next attempt"
+
+
+UNREAPED = """\
+import os, time
+child = os.fork()
+held = bytearray(0 if child else 300 << 20)
+time.sleep(2.0 if child else 60)
+os._exit(0)
+"""
+
+
+def test_the_memory_of_what_nobody_reaps_counts(folder: Path) -> None:
+    _, _, told = ended(start(folder, UNREAPED), folder)
+    assert told.end is not None
+    assert 300 << 20 < told.end.host_peak < 400 << 20
+    for pid in _alive(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_another_rank_and_a_second_attempt_are_left_alone(folder: Path) -> None:
     short = STEPS.replace("2500", "8")
     failure = Failure(kind="kill_rank", step=3, target=1)
@@ -184,6 +219,23 @@ def test_the_digest_of_a_module_is_that_of_its_file(tmp_path: Path) -> None:
     found = {_digest(words, tmp_path) for words in (["-m", "package.train"], ["-m", "package"], ["alone.py"])}
     assert len(found) == 1 and "" not in found
     assert _digest(["-m", "package.nothing"], tmp_path) == _digest(["missing.py"], tmp_path) == ""
+
+
+def _alive(folder: Path) -> list[int]:
+    """Processes whose current folder is the test's."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder.parent:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _states(folder: Path) -> list[str]:
+    stats = [Path(f"/proc/{pid}/stat") for pid in _alive(folder)]
+    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats if stat.exists()]
 
 
 def _text(path: Path) -> str:

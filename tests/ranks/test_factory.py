@@ -266,6 +266,13 @@ def test_a_data_set_is_read_in_the_order_of_the_seed_by_any_number_of_ranks() ->
     assert numbers(known, replace(OWN, seed=4), 1) != alone
 
 
+def test_a_data_set_without_samples_is_told() -> None:
+    empty = Factory(name="own_made:make", arguments={"data": []})
+    job = own_made.make(data=[])
+    with pytest.raises(ClusterQualError, match="own_made:make: data is a data set without samples, want at least one"):
+        OwnData(job, empty, OWN, CPU)
+
+
 def test_other_samples_and_another_source_have_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(name: str, **arguments: Any) -> str:
         factory = Factory(name=name, arguments=arguments)

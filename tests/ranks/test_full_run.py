@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from rank_harness import DDP, FSDP, TINY, run_ranks
 
 from pytest_clusterqual.errors import MeasurementError
@@ -17,7 +22,7 @@ from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.full_run import RankRun
 from pytest_clusterqual.model.probe import Line
 from pytest_clusterqual.probe import Probe
-from pytest_clusterqual.rank.full_run import read_process, run
+from pytest_clusterqual.rank.full_run import _seed, read_process, run
 
 STEPS, EVERY, KILL_AT = 9, 3, 8
 KILL = {"kind": "kill_rank", "step": KILL_AT, "target": 1}
@@ -56,6 +61,17 @@ def test_a_checkpoint_folder_that_a_node_does_not_see_is_told(tmp_path: Path) ->
     answers = run_ranks(run, tmp_path, nodes=["a"], **usual)
     assert "a does not see the checkpoint folder" in answers[0]
     assert "full_run.checkpoint.folder" in answers[0]
+
+
+def test_a_step_that_is_done_again_draws_the_same_numbers() -> None:
+    def drawn(step: int, *, rank: int = 0, seed: int = 1) -> list[float]:
+        _seed(SimpleNamespace(rank=rank, world_size=2), replace(TINY, seed=seed), step)  # type: ignore[arg-type]
+        return [torch.rand(()).item(), random.random(), np.random.random()]
+
+    first = drawn(3)
+    others = [drawn(4), drawn(3, rank=1), drawn(3, seed=2)]
+    assert drawn(3) == first
+    assert all(len({numbers[place] for numbers in (first, *others)}) == 4 for place in range(3))
 
 
 @pytest.mark.slow

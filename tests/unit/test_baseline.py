@@ -84,7 +84,11 @@ def test_of_several_tests_of_one_figure_the_loosest_holds() -> None:
 
 
 def test_zero_and_what_cannot_be_required_are_left_out() -> None:
-    records = [figure("full_run", "data_stall", 0.0, "1"), figure("full_run", "time", 3.0, "s", "init")]
+    records = [
+        figure("full_run", "data_stall", 0.0, "1"),
+        *(figure("memory", "peak", float(x), "B") for x in ("nan", "inf")),
+    ]
+    records += [figure("full_run", "time", 3.0, "s", "init")]
     with pytest.raises(MeasurementError, match="no figure that could be required"):
         baseline_requirements(records, tolerance=0.1, run="good")
 

@@ -235,6 +235,12 @@ def test_a_module_needs_no_file() -> None:
             "16: full_run.failure.at_step: got 21, want at most the 20 steps of the run, else nothing ever fails",
         ),
         (
+            "kill_rank: 1, at_step: 4",
+            "sigterm: true, at_step: 20",
+            "16: full_run.failure.at_step: got 20, want at most 19, or more steps: after the last step there is "
+            "nothing to go on with",
+        ),
+        (
             "kill_rank: 1",
             "kill_rank: 2",
             "16: full_run.failure.kill_rank: got 2, want a rank below 2 = 2 node(s) x 1 rank(s)",

@@ -12,7 +12,7 @@ from logs_made import megatron
 
 from pytest_clusterqual.errors import ClusterQualError, MeasurementError, ReadError
 from pytest_clusterqual.measure.command import _steps_done
-from pytest_clusterqual.measure.command_reading import probed, rank_memory, trained
+from pytest_clusterqual.measure.command_reading import logged, probed, rank_memory, trained
 from pytest_clusterqual.model.command import OUTPUT, PROBES
 
 
@@ -121,8 +121,8 @@ def test_of_ranks_that_log_as_many_steps_the_slowest_counts(folder: Path) -> Non
     for rank, seconds in ((0, 0.5), (1, 1.0)):
         (folder / OUTPUT / f"rank{rank}.log").write_text(own_lines(range(1, 11), seconds=seconds))
     (rank,) = trained(left_behind(folder), replace(JOB, log=True, pattern=OWN), warmup=1)
-    assert (rank.rank, rank.step_seconds, rank.otherwise) == (1, (1.0,) * 9, ("as the log of rank 1 tells them "
-        "(workload.log.pattern)",))  # fmt: skip
+    assert (rank.rank, rank.step_seconds) == (1, (1.0,) * 9)
+    assert rank.otherwise == ("as the log of rank 1 tells them (workload.log.pattern)",)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,7 @@ def test_steps_of_a_rank_that_count_anew_are_refused(folder: Path, text: str, me
     (folder / OUTPUT / "rank0.log").write_text(text)
     with pytest.raises(ClusterQualError, match=message):
         trained(left_behind(folder), replace(JOB, log=True, pattern=OWN), warmup=1)
+    assert logged(left_behind(folder), replace(JOB, log=True, pattern=OWN)).attempts, "enough for Memory"
 
 
 def test_a_line_that_a_rank_prints_twice_counts_once(folder: Path) -> None:

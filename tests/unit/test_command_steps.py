@@ -50,6 +50,13 @@ def test_nor_is_it_where_it_is_nested_in_the_step(step: int) -> None:
     assert trained(rank).step_seconds[-1] == 0.5
 
 
+def test_steps_that_count_anew_are_refused_unless_training_went_back() -> None:
+    with pytest.raises(MeasurementError, match=r"rank 0 did step 1 more than once .* number each optimizer step once"):
+        trained(Rank().starts().steps(1, 3).steps(1, 3).ends())
+    again = Rank().starts().steps(1, 3).mark("resumed", 1).steps(2, 3).ends()
+    assert len(trained(again).step_seconds) == 5
+
+
 def test_the_first_steps_are_apart() -> None:
     found = trained(Rank().starts().steps(1, 5), warmup=2)
     assert len(found.warmup_seconds) == 2

@@ -14,11 +14,11 @@ from command_made import JOB, begins, ends, left_behind, made_folder, probes, st
 
 from pytest_clusterqual.errors import JobError, LaunchError, MeasurementError
 from pytest_clusterqual.launch.plan import NodePlan
-from pytest_clusterqual.model.command import OUTPUT, CommandJob
+from pytest_clusterqual.model.command import OUTPUT, PROBES, CommandJob
 from pytest_clusterqual.model.project import LauncherOptions
 from pytest_clusterqual.session import command_launch
 from pytest_clusterqual.session.command_launch import CommandLaunch, _Launched, _whole
-from pytest_clusterqual.session.command_trouble import failure_of
+from pytest_clusterqual.session.command_trouble import _printed, failure_of, steps_done, struck
 
 LOST = "Traceback ...\nRuntimeError: [1] Connection closed by peer [127.0.0.1]:2117"
 
@@ -71,7 +71,8 @@ def test_a_lost_peer_is_a_consequence(folder: Path) -> None:
     ends(folder, 1, 1, "Traceback ...\nValueError: no such shard")
     error = failed(folder)
     assert str(error).startswith(
-        "full run of own failed: rank 1 on node1 left with exit code 1: ValueError: no such shard\n"
+        "full run of own failed: rank 1 on node1 left with exit code 1: ValueError: no such shard; besides, "
+        "rank 0 on node0 left with exit code 1: RuntimeError: [1] Connection closed by peer [127.0.0.1]:2117\n"
         "last lines of rank 1 on node1:\nTraceback ..."
     )
     assert error.culprits == ("rank 1 on node1",)
@@ -83,6 +84,40 @@ def test_a_killed_rank_outweighs_one_that_raised(folder: Path) -> None:
     ends(folder, 1, -signal.SIGKILL)
     assert failed(folder).culprits == ("rank 1 on node1",)
     assert "rank 1 on node1 was killed by SIGKILL" in str(failed(folder))
+
+
+def test_who_aborts_for_want_of_a_peer_is_not_guilty(folder: Path) -> None:
+    ends(folder, 0, -signal.SIGABRT, ended=9.1)
+    ends(folder, 1, 1, "Traceback ...\nValueError: no such shard")
+    assert failed(folder).culprits == ("rank 1 on node1",)
+    assert "1: ValueError: no such shard; besides, rank 0 on node0 was killed by SIGABRT\nlast lines of rank 1" in str(
+        failed(folder)
+    )
+
+
+@pytest.mark.parametrize(("ended", "host", "both"), [(9.1, "vm", True), (8.9, "vm", False), (9.1, "other", False)])
+def test_an_error_like_that_of_a_lost_peer_is_a_cause_where_it_came_first(
+    folder: Path, ended: float, host: str, both: bool
+) -> None:
+    begins(folder, 0, host=host)
+    ends(folder, 0, 1, "EOFError: stream ended early", ended=ended)
+    ends(folder, 1, 1, "ConnectionResetError: Connection reset by peer: object store")
+    error = failed(folder)
+    assert error.culprits == (("rank 1 on node1",) if both else ()) + ("rank 0 on node0",)
+    assert "rank 1 on node1 left with exit code 1: ConnectionResetError" in str(error)
+
+
+def test_of_many_that_went_with_it_who_raised_is_told_and_the_rest_is_counted(folder: Path) -> None:
+    for rank in range(2, 8):
+        begins(folder, rank)
+    for rank in range(6):
+        ends(folder, rank, -signal.SIGABRT)
+    ends(folder, 6, 1, "ValueError: what comes of it")
+    ends(folder, 7, -signal.SIGKILL)
+    error = failed(folder)
+    assert error.culprits == ("rank 7 on node7",)
+    assert "SIGKILL; besides, rank 6 on node6 left with exit code 1: ValueError: what comes of it; " in str(error)
+    assert "rank 1 on node1 was killed by SIGABRT; and 4 more\nlast lines of rank 6" in str(error)
 
 
 def test_who_was_only_told_to_end_is_not_guilty(folder: Path) -> None:
@@ -142,6 +177,30 @@ def test_at_the_limit_whoever_is_behind_is_named(folder: Path) -> None:
     assert error.culprits == ("rank 1 on node1",)
     assert "did not end within its limit of 120 s: rank 1 on node1 has done 1 steps; a run that needs" in str(error)
     assert str(error).endswith("workload.time_limit, now 120 s\nlast lines of rank 1 on node1:\nloading shard 7")
+
+
+def test_of_a_long_output_only_the_end_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("all of it was read"))
+    (folder / OUTPUT / "rank1.log").write_bytes(b"x" * 10_000 + "\nloading shard ä\n".encode())
+    told = _printed(folder, 1)
+    assert told.endswith("x\nloading shard ä") and 2990 < len(told) <= 3000
+    assert _printed(folder, 0) == "none"
+
+
+def test_a_failure_on_purpose_is_found_however_many_lines_come_after_it(folder: Path) -> None:
+    probes(folder, 0, {"what": "hook", "at": 1.0, "name": "fault"})
+    probes(folder, 1, step(1))
+    assert not struck(folder / PROBES)
+    fault = {"what": "fault", "at": 2.0, "name": "sigterm"}
+    probes(folder, 1, step(1), fault, *(step(number) for number in range(2, 200)))
+    assert struck(folder / PROBES)
+
+
+def test_steps_are_of_files_that_are_named_after_a_rank(folder: Path) -> None:
+    probes(folder, 1, step(1), step(2))
+    for name in ("ranknode0-attempt0.jsonl", "rank1.0-attempt0.jsonl"):
+        (folder / PROBES / name).write_text("{}\n")
+    assert steps_done(folder / PROBES) == {1: 2}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import re
 from dataclasses import replace
@@ -18,7 +20,7 @@ from pytest_clusterqual.judge.comparison import compare
 from pytest_clusterqual.judge.statistics import median, median_interval
 from pytest_clusterqual.model.conditions import Load
 from pytest_clusterqual.model.record import Interval, Record, Verdict
-from pytest_clusterqual.recorded.comparing import Comparison, as_json, as_text, compare_runs
+from pytest_clusterqual.recorded.comparing import Comparison, as_json, as_text, compare_runs, write_plot
 from pytest_clusterqual.report.comparison_table import comparison_report, named
 
 
@@ -248,6 +250,34 @@ def test_folders_are_compared_with_the_first(tmp_path: Path) -> None:
     assert len(told["pairs"]) == 2 and told["pairs"][0]["figures"][0]["ratio"] == 1.0
     assert len(told["trend"]["runs"]) == 3
     assert as_text(found, width=80, color=False).count("new / old") == 2
+
+
+def test_one_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a").path
+    with pytest.raises(ClusterQualError, match="one run is given twice"):
+        compare_runs([run, run.parent / "b" / ".." / "a"])
+
+
+def test_tests_of_one_s_own_alone_are_not_compared(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        file = recorded(tmp_path / name).path / "records.jsonl"
+        file.write_text(file.read_text().replace('"criterion": "memory"', '"criterion": "own"'))
+    with pytest.raises(ClusterQualError, match="tests of your own are not compared"):
+        compare_runs([tmp_path / "a", tmp_path / "b"])
+
+
+def test_a_plot_on_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        recorded(tmp_path / name)
+    (plot := tmp_path / "old.svg").write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ClusterQualError, match=r"old.svg: cannot be written: No space left on device; give --plot"):
+        write_plot(compare_runs([tmp_path / name for name in "abc"]), plot)
+    assert plot.read_text() == "old"
 
 
 def test_a_run_without_a_record_says_so(tmp_path: Path) -> None:

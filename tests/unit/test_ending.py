@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 from fabric_made import cluster, swept
-from made import RUN
+from made import RUN, passed
+from nodes_made import cluster as nodes
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.folder.runs import RunFolder, Selected
@@ -29,7 +30,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def ending_with(report: Path | None) -> Ending:
     project = SimpleNamespace(name="demo", decision=None, baseline=None)
-    return Ending(cast(Any, SimpleNamespace(project=project, network_map=lambda: (), report=report)))
+    return Ending(cast(Any, SimpleNamespace(project=project, network_map=SimpleNamespace(flows=()), report=report)))
 
 
 @pytest.fixture
@@ -73,7 +74,40 @@ def test_a_plot_that_fails_is_a_note_and_changes_nothing_else(
 def test_who_interrupts_a_run_does_not_wait_for_plots(folder: RunFolder, ending: Ending) -> None:
     assert ending.finish(folder, 2, "") == 2
     assert drawn(folder) == []
-    assert "plots" not in told(ending)
+    said = told(ending)
+    assert "SVG" not in said and f"clusterqual report {folder.path}" in said
+    assert "no plot was drawn" in (folder.path / "report.html").read_text()
+
+
+def test_what_is_missing_is_counted_and_the_way_to_it_named(folder: RunFolder, ending: Ending) -> None:
+    tests = {record.test: Selected(criterion="fabric") for record in folder.records()}
+    folder.select({**tests, "test_fabric[b]": Selected(criterion="fabric")})
+    ending.finish(folder, 2, "")
+    said = " ".join(told(ending).split())
+    assert f"what is missing follows with --qual-resume {folder.path}" in said
+    assert "1 test not run" in said and "incomplete, 1 of 2 tests" in said
+
+
+def test_a_whole_run_and_a_replay_are_not_to_go_on(folder: RunFolder, ending: Ending) -> None:
+    ending.finish(folder, 0, "")
+    assert "--qual-resume" not in told(ending)
+    folder.update_environment({"replay_of": "run7"})
+    folder.select({"test_fabric[b]": Selected(criterion="fabric")})
+    again = ending_with(None)
+    again.finish(folder, 0, "")
+    said = " ".join(told(again).split())
+    assert "--qual-resume" not in said and "note judged again from the run run7: nothing was measured" in said
+
+
+def test_the_page_says_what_nodes_are_made_of(folder: RunFolder, ending: Ending) -> None:
+    name = folder.add_measurement("nodes", "test_nodes", nodes(3, node1={"driver": "550.90.06"}))
+    folder.add_record(passed("test_nodes", "nodes", measurement=name))
+    ending.finish(folder, 2, "")
+    page = (folder.path / "report.html").read_text()
+    row = '<td class="number">2</td><th scope="row">node0, node2</th><td>8 x NVIDIA H100 80GB HBM3 79.6 GiB</td>'
+    assert f"{row}<td>550.90.07</td><td>Xeon, 96 cores</td>" in page
+    assert "<td>8 x 400 Gbit/s infiniband, 1 x ethernet (down)</td>" in page
+    assert '<th scope="row">node1</th>' in page
 
 
 def test_the_report_command_draws_them_again(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,37 @@ def test_any_two_parts_must_be_of_one_machine_not_only_the_first_and_another(tmp
         merge(shards, tmp_path / "whole")
 
 
+@pytest.mark.parametrize("name", ["records.jsonl", "measurements.jsonl"])
+def test_a_part_that_a_kill_has_cut_off_is_refused(tmp_path: Path, name: str) -> None:
+    one = part(tmp_path / "a", TEST)
+    (one / name).write_bytes((one / name).read_bytes()[:-9])
+    with pytest.raises(RunFolderError, match=rf"a/{name}:\d: the last line was cut off by a kill; .*, or leave it out"):
+        merge([one, part(tmp_path / "b", OTHER)], tmp_path / "whole")
+
+
+def test_a_merge_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: RunFolder, _: object) -> None:
+        raise RunFolderError(f"{folder.path}: cannot be written; give another folder with --qual-run-dir")
+
+    shards = [part(tmp_path / "a", TEST), part(tmp_path / "b", OTHER)]
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_records", full)
+        with pytest.raises(RunFolderError, match=f"^{tmp_path}/whole: .*; give another folder with --out"):
+            merge(shards, tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    (tmp_path / "whole").mkdir()
+    assert len(merge(shards, tmp_path / "whole").records()) == 4
+
+
+def test_records_that_a_test_made_together_stay_so(tmp_path: Path) -> None:
+    one = RunFolder.open(part(tmp_path / "a", TEST))
+    made = one.records()
+    one.begin_attempt()
+    one.add_records([replace(record, attempt=2) for record in made * 2])
+    whole = merge([one.path, part(tmp_path / "b", OTHER)], tmp_path / "whole")
+    assert [record.of for record in whole.history() if record.test == TEST] == [2, 2, 4, 4, 4, 4]
+
+
 def test_a_test_in_two_parts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"b: has .*ddp-2nodes\], which .*a has too"):
         merge([part(tmp_path / "a", TEST), part(tmp_path / "b", TEST)], tmp_path / "whole")

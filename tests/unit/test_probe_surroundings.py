@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from probe_made import written
 
 from pytest_clusterqual import probe as probing
+from pytest_clusterqual.errors import ClusterQualError
 from pytest_clusterqual.probe import Probe
 from pytest_clusterqual.read.probe import probe_files
 
@@ -45,6 +49,29 @@ def test_whoever_launched_it_tells_the_rank(
     Probe(tmp_path).close()
     ((file,),) = probe_files(tmp_path, pytest.fail).values()
     assert (file.start.rank, file.start.world) == told
+
+
+@pytest.mark.parametrize("rank", ["node0", 1.0, -1, 2**63])
+def test_a_rank_that_the_script_gives_and_that_is_none_is_named(tmp_path: Path, rank: Any) -> None:
+    with pytest.raises(ClusterQualError, match=rf"^Probe\(rank=\.\.\.\): got '{rank}', want a whole number"):
+        Probe(tmp_path, rank=rank)
+    assert not list(tmp_path.iterdir())
+
+
+def test_whatever_a_script_tells_can_be_read(tmp_path: Path) -> None:
+    probe = Probe(tmp_path, rank=np.int64(2))  # type: ignore[arg-type]
+    for name in ("half \udcff", "x" * 100_000, "\0"):
+        with probe.hook(name):
+            probe.stage(name)
+    probe.stage("never", at=math.nan)
+    probe.stage("never", at=math.inf)
+    probe.close()
+    lines = written(tmp_path, rank=2)[:-1]
+    assert [line.name for line in lines] == ["half ?"] * 2 + ["x" * 1000] * 2 + ["\0"] * 2
+
+
+def test_while_it_is_off_nobody_waits_for_a_loss() -> None:
+    Probe().loss(None)  # type: ignore[arg-type]
 
 
 def test_a_background_save_is_complete_at_the_step_it_was_begun_for(tmp_path: Path) -> None:

@@ -103,8 +103,12 @@ FAULTS = [
      "checkpoint at 4, so that there is one to resume"),
     (f"{WITH_1}, failure: [{{kill_rank: 0, at_step: 5}}, {{kill_rank: 0, at_step: 16}}]", "failure[1].at_step: got 16, "
      "want at most the 15 steps of the run, else nothing ever fails"),
-    (f"{WITH_1}, failure: {{fail_save: 0, at_step: 13}}", "failure.at_step: got 13, want at most 12: no checkpoint is "
-     "saved after that one"),
+    (f"{WITH_1}, failure: {{fail_save: 0, at_step: 13}}", "failure.at_step: got 13, want at most 12, or more steps: no "
+     "checkpoint is saved between that and the end"),
+    ("steps: 12, checkpoint: {every: 4}, failure: {fail_save: 0, at_step: 9}", "failure.at_step: got 9, want at most "
+     "8, or more steps: no checkpoint is saved between that and the end"),
+    (f"{WITH_1}, failure: {{sigterm: true, at_step: 15}}", "failure.at_step: got 15, want at most 14, or more steps: "
+     "after the last step there is nothing to go on with"),
     (f"{WITH_1}, failure: [{{kill_rank: 0, at_step: 5}}, {{kill_rank: 0, at_step: 5}}]", "failure[1]: the same again, "
      "want each once"),
     (f"{WITH_1}, failure: {{kill_rank: 0, at_step: 5, go_on: fewer}}", 'failure.go_on: got "fewer", want same: only a '

@@ -59,6 +59,15 @@ def test_a_process_killed_before_its_first_line_is_told_and_left_out(tmp_path: P
     ]
 
 
+def test_files_that_lack_are_told(tmp_path: Path) -> None:
+    for _ in range(6):
+        recorded(tmp_path)
+    for attempt in (1, 2, 4):
+        (tmp_path / f"rank0-attempt{attempt}.jsonl").unlink()
+    (told,) = read(tmp_path)[1]
+    assert told.startswith(f"{tmp_path}: 3 of the 6 files of rank 0 are not there, first rank0-attempt1.jsonl: their")
+
+
 def test_processes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for steps in range(1, 13):
         recorded(tmp_path, steps=steps)
@@ -83,6 +92,10 @@ def test_other_files_may_lie_beside(tmp_path: Path) -> None:
         ('{"what":"step","at":NaN}', "is no line of a probe"),
         ('{"what":"step","at":1.0,"seconds":-2}', "got -2 seconds, want none below 0"),
         ('{"what":"step","at":1.0,"seconds":2,"own":-1}', "got -1 seconds, want none below 0"),
+        ('{"what":"step","at":1.0,"seconds":2,"own":50}', "own: got 50 of 2 seconds"),
+        ('{"what":"step","at":1.0,"tokens":-8}', r"Expected `int` >= 0 - at `\$.tokens`"),
+        (f'{{"what":"step","at":1.0,"sequences":{2**63}}}', r"Expected `int` <= 9223372036854775807 - at `\$.seq"),
+        (f'{{"what":"step","at":1.0,"step":{-(10**30)}}}', r"Expected `int` >= -9223372036854775808 - at `\$.step`"),
     ],
 )
 def test_any_other_line_that_is_none_is_refused_by_its_place(tmp_path: Path, line: str, message: str) -> None:
@@ -100,6 +113,8 @@ def test_any_other_line_that_is_none_is_refused_by_its_place(tmp_path: Path, lin
         ({"rank": 1}, "got rank 1, attempt 0, want those of the file's name"),
         ({"attempt": 3}, "got rank 0, attempt 3, want"),
         ({"began": "long ago"}, r"is no line of a probe: Expected `float`, got `str` - at `\$.began`"),
+        ({"began": 1e12}, r"began: got 1e\+12 s, want no time after this line, "),
+        ({"world": 2**63}, "world: got 9223372036854775808, want a number of ranks"),
         ({"clock": None}, r"Expected `str`, got `null` - at `\$.clock`"),
     ],
 )

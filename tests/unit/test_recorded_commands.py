@@ -13,6 +13,7 @@ import pytest
 from recorded_made import PROJECT, TEST, recorded
 
 from pytest_clusterqual.cli import main
+from pytest_clusterqual.folder.runs import RunFolder, Selected
 from pytest_clusterqual.report import plots
 
 
@@ -138,6 +139,26 @@ def test_a_run_that_lost_what_it_was_asked_is_not_well(run: Path, capsys: pytest
     assert main(["seal", "run", "--out", "seal.zip"]) == 0
     assert main(["verify", "seal.zip"]) == 1
     assert "DIFFERENT  tests.json: is missing" in capsys.readouterr().out
+
+
+def test_of_a_run_that_was_killed_an_own_test_without_a_record_is_told(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.open(run)
+    folder.select({TEST: Selected(criterion="memory"), "test_own.py::test_own": Selected(criterion="own")})
+    for command in ("report", "judge"):
+        assert main([command, "run"]) == 1
+        assert "asked for and not recorded: test_own.py::test_own\n" in capsys.readouterr().out
+    assert main(["seal", "run", "--out", "killed.zip"]) == 0
+    assert main(["verify", "killed.zip"]) == 1
+    assert "NO RECORD  test_own.py::test_own\n" in capsys.readouterr().out
+    folder.end()
+    assert [main([command, "run"]) for command in ("report", "judge")] == [0, 0]
+    assert main(["seal", "run", "--out", "ended.zip"]) == 0
+    assert main(["verify", "ended.zip"]) == 0
+    assert "NO RECORD" not in capsys.readouterr().out
+    folder.select({})
+    assert not folder.ended, "it goes on"
 
 
 def test_a_run_of_nothing_is_not_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ def swept_badly() -> list[Record]:
 def test_of_a_run_without_all_criteria_the_others_are_said_not_to_have_run() -> None:
     text = page([record()]).text
     assert "Memory not run" in text and "Training Scaling not run" in text and "Full-Run not run" in text
-    assert "no decision" in text and "Fabric ✗ FAIL" in text
+    assert "Decision: none." in text and "Fabric ✗ FAIL" in text
 
 
 @pytest.mark.parametrize(("verdict", "mark"), [(Verdict.BLOCKED, "⊘"), (Verdict.ERROR, "!")])
@@ -138,7 +138,7 @@ def test_every_verdict_of_a_run_is_in_its_row_with_number_requirement_and_line()
 def test_the_worst_rows_come_first_and_the_rest_is_counted() -> None:
     many = [record(f"test_fabric[{number}]", verdict=Verdict.PASS, margin=number / 100) for number in range(500)]
     failed = [record("test_fabric[bad]"), record("test_fabric[worse]", margin=-0.5)]
-    found = section("fabric", [*many, *failed], (), 0)
+    found = section("fabric", [*many, *failed], (), 0, {})
     assert [row.case for row in found.judged.seen[:4]] == ["worse", "bad", "0", "1"]
     shown = len(found.judged.seen) + len(found.judged.folded)
     assert found.judged.rest == f"{502 - shown} PASS more in records.jsonl"
@@ -172,7 +172,8 @@ def test_what_is_new_appears_by_itself() -> None:
 
 def test_what_spoils_numbers_is_told_at_the_top() -> None:
     busy = record(under=replace(loaded(0.4), oversubscribed=True))
-    text = page([busy], missing=["test_memory[ddp]"], note="a plot is missing: x.svg", left_out={"a": "no rails"}).text
+    asked, left_out = {"memory": ["test_memory[ddp]"]}, {"a": "no rails"}
+    text = page([busy], asked=asked, note="a plot is missing: x.svg", left_out=left_out).text
     for part in ("other work (40 % of its cores' time)", "Ranks share cores", "although asked for: ddp.",
                  "a plot is missing: x.svg", "1 test: no rails"):  # fmt: skip
         assert part in text, part
@@ -194,7 +195,7 @@ def test_names_from_outside_are_text_and_change_nothing_of_the_page(tmp_path: Pa
         environment = dict.fromkeys(("project", "argv", "project_file", name), name) | {"variables": {name: name}}
         decision = decide(dict(enumerate(records, 1)), None)
         pages.append(page(
-            records, plots, environment=environment, run=name, missing=[name], left_out={name: name}, note=name,
+            records, plots, environment=environment, run=name, asked={name: [name]}, left_out={name: name}, note=name,
             decision=decision,
         ))  # fmt: skip
     wicked, harmless = pages

@@ -62,6 +62,7 @@ def test_the_plot_goes_from_zero_to_what_is_lost() -> None:
     assert bars[-1] == (0.0, pytest.approx(35.0))
     assert [label.get_text() for label in ax.get_xticklabels()][-2:] == ["residual", "lost"]
     assert ax.get_ylabel() == "lost in a step (ms)"
+    assert ax.texts[-1].get_text() == "35"
     hatched = [bar.get_hatch() for bar in ax.patches]
     assert [bool(hatch) for hatch in hatched] == [*[False] * 6, True, False], "what takes from it needs no colour"
 

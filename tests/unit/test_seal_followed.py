@@ -123,6 +123,10 @@ def bound(line: dict[str, Any]) -> None:
         line["judgement"]["requirement"]["value"] *= 2
 
 
+def spread(line: dict[str, Any]) -> None:
+    line["judgement"]["interval"].update(kind="bootstrap", level=0.9999, samples=6000)
+
+
 FINDING = {"suspect": "node1", "kind": "slow", "evidence": "seen", "check_next": "the NIC"}
 
 
@@ -133,12 +137,14 @@ FINDING = {"suspect": "node1", "kind": "slow", "evidence": "seen", "check_next":
         (figure(findings=[FINDING]), "peak: another findings than follows"),
         (figure(samples=[1.0]), "peak: another samples than follows"),
         (figure(per_rank={"0": 1.0}), "peak: another per_rank than follows"),
+        (spread, "peak: another interval than follows"),
         (bound, "peak: another requirement than follows"),
         (under(device_name="NVIDIA H200"), "its conditions are not those of its measurement m0001"),
         (under(hosts=["gpu001", "gpu002"]), "its conditions are not those of its measurement m0001"),
         (under(simulated=False), "its conditions are not those of its measurement m0001"),
         (about(started=0.0), "its time is not that of its measurement m0001"),
         (about(measurement="m0002"), "its measurement m0002 is missing"),
+        (about(run="another"), "is recorded in the run another, this is 20261130T014824Z"),
         (about(criterion="fabric"), f"its measurement m0001 is of {TEST}, memory"),
         (about(exception="ticket 1", until="2999-01-01"), "exception: got 'ticket 1', the project file gives ''"),
     ],
@@ -295,6 +301,20 @@ def test_another_expectation_than_the_project_file_s_is_told(tmp_path: Path) -> 
 # -- the run as a whole --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "forged", [{"device": "cuda"}, {"device_name": "H200"}, {"backend": "nccl"}, {"versions": {}}, {"hosts": ["dgx"]}]
+)  # fmt: skip
+def test_the_machine_of_a_run_is_one_that_it_measured(run: Path, forged: dict[str, Any]) -> None:
+    folder, file = RunFolder.open(run), run / "environment.json"
+    at = folder.records()[0].conditions
+    assert at is not None
+    folder.update_environment({key: getattr(at, key) for key in ("device", "device_name", "backend", "versions")})
+    assert checked(run).holds
+    file.write_text(json.dumps({**RunFolder.open(run).environment, **forged}))
+    ((key, value),) = forged.items()
+    assert contradictions(run) == (f"environment.json: {key}: got {value!r}, and no measurement was made under that",)
+
+
 def test_the_nodes_of_a_run_are_those_of_its_measurements(run: Path) -> None:
     text = (run / "environment.json").read_text()
     (run / "environment.json").write_text(text.replace('"simulated": true', '"simulated": false'))
@@ -348,7 +368,7 @@ def cannot(*_: object) -> list[Record]:
     [
         (lambda text: text.replace("<= 1 GiB", "<= 1 peek"), "20261130T014824Z/clusterqual.yaml:14: memory.require"),
         (lambda text: text.replace('"schema": 1', '"schema": 2'), ".clusterqual.zip/environment.json:2: got schema 2"),
-        (lambda text: text[:-9], "run.clusterqual.zip/environment.json:2: not JSON"),
+        (lambda text: text[:-9], "run.clusterqual.zip/environment.json: not JSON"),
         (None, "the verdicts cannot be judged again: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip

@@ -14,9 +14,12 @@ from seal_made import keys, needs_ssh, resealed, rewritten, run_folder, sealed, 
 
 from pytest_clusterqual.cli import main
 from pytest_clusterqual.errors import ClusterQualError, RunFolderError
+from pytest_clusterqual.folder.leases import write_alone
 from pytest_clusterqual.folder.runs import RunFolder
+from pytest_clusterqual.recorded import sealing
+from pytest_clusterqual.recorded.merging import merge
 from pytest_clusterqual.recorded.sealing import MANIFEST, SIGNATURE, default_name, seal
-from pytest_clusterqual.recorded.verifying import verify
+from pytest_clusterqual.recorded.verifying import as_lines, verify
 
 RECORDS = {"environment.json", "measurements.jsonl", "records.jsonl", "tests.json", "clusterqual.yaml", MANIFEST}
 
@@ -88,12 +91,66 @@ def test_the_project_file_in_it_is_the_recorded_one(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run")
     (run / "clusterqual.yaml").write_text("version: 2\n")
     assert content(resealed(run), "clusterqual.yaml") == PROJECT
+    RunFolder.open(run).update_environment({"project_file": f"{PROJECT}# \ud800"})
+    assert content(resealed(run), "clusterqual.yaml") == f"{PROJECT}# ?"
 
 
 def test_a_seal_is_never_written_over(tmp_path: Path) -> None:
     file = sealed(tmp_path)
     with pytest.raises(ClusterQualError, match=r"is there already; give another name with --out"):
         seal(RunFolder.open(tmp_path / "run"), key=None, out=file)
+
+
+def test_of_two_seals_of_one_name_made_at_once_only_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out, write = RunFolder.open(run_folder(tmp_path / "run")), tmp_path / "run.zip", sealing._write
+
+    def overtaken(file: Path, *arguments: Any) -> None:
+        monkeypatch.setattr(sealing, "_write", write)
+        write(file, *arguments)
+        seal(run, key=None, out=out)
+
+    monkeypatch.setattr(sealing, "_write", overtaken)
+    with pytest.raises(ClusterQualError, match=r"is there already; give another name with --out"):
+        seal(run, key=None, out=out)
+    assert verify(out).holds and not list(tmp_path.glob(".*"))
+
+
+def test_nothing_is_put_into_a_run(tmp_path: Path) -> None:
+    run, other = RunFolder.open(run_folder(tmp_path / "run")), RunFolder.open(run_folder(tmp_path / "other"))
+    before = stamps(run.path)
+    for out in (run.path / "in.zip", run.path / "plots" / "in.zip"):
+        with pytest.raises(RunFolderError, match=r"lies in the run folder .*run, .*; give another place with --out"):
+            seal(other, key=None, out=out)
+    with pytest.raises(RunFolderError, match=r"lies in the run folder .*run, .*; give another folder with --extract"):
+        verify(seal(other, key=None, out=tmp_path / "other.zip").file, extract=run.path / "opened")
+    with pytest.raises(RunFolderError, match=r"lies in the run folder .*run, .*; give another folder with --out"):
+        merge([other.path], run.path / "merged")
+    assert stamps(run.path) == before
+
+
+def test_a_run_that_is_still_written_is_not_sealed(tmp_path: Path) -> None:
+    run, out = RunFolder.open(run_folder(tmp_path / "run")), tmp_path / "run.zip"
+    end = write_alone(run.path)
+    with pytest.raises(RunFolderError, match=rf"run: is being written by another session \(pid {os.getpid()} on .*\);"):
+        seal(run, key=None, out=out)
+    assert not out.exists()
+    end()
+    assert verify(seal(run, key=None, out=out).file).holds
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, listed = RunFolder.open(run_folder(tmp_path / "run")), os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("ranks"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(RunFolderError, match=r"ranks: cannot be read: Permission denied; a seal holds every file"):
+        seal(run, key=None, out=tmp_path / "run.zip")
 
 
 def test_a_run_that_cannot_be_read_leaves_no_seal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +221,7 @@ def test_a_signature_is_of_its_key_and_only_a_trusted_key_is_trusted(tmp_path: P
 def test_a_manifest_that_was_changed_after_it_was_signed_is_told(tmp_path: Path) -> None:
     file = sealed(tmp_path, key=keys(tmp_path))
     found = verify(told_otherwise(file, lambda manifest: manifest["verdicts"].update({TEST: "FAIL"})))
-    assert found.problems == (f"{MANIFEST}: was changed after it was signed",)
+    assert found.problems == (f"{MANIFEST} is not what {SIGNATURE} was made of: one of them was changed",)
 
 
 @needs_ssh
@@ -182,8 +239,12 @@ def test_a_signature_for_another_purpose_is_none_of_a_run(tmp_path: Path) -> Non
 def test_without_ssh_here_the_parts_are_checked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = rewritten(sealed(tmp_path, key=keys(tmp_path)), {"ranks/node0.log": b"others\n"})
     monkeypatch.setenv("PATH", "")
-    signature, part = verify(file).problems
-    assert signature == f"{SIGNATURE}: cannot start ssh-keygen: No such file or directory"
+    found = verify(file)
+    signature, part = found.problems
+    assert signature == (
+        f"{SIGNATURE}: cannot start ssh-keygen: No such file or directory; ssh-keygen of OpenSSH checks it"
+    )
+    assert "nobody has signed" not in str(as_lines(found))
     assert part.startswith("ranks/node0.log: was changed")
 
 
@@ -193,6 +254,14 @@ def test_an_unsigned_record_does_not_satisfy_who_wants_a_signature(tmp_path: Pat
         verify(file, signers=signers)
     signers.write_text("")
     assert "has no signature" in verify(file, signers=signers).problems[0]
+
+
+@needs_ssh
+def test_a_key_whose_passphrase_nobody_can_be_asked_for_is_told(tmp_path: Path) -> None:
+    key = keys(tmp_path)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
+    with pytest.raises(ClusterQualError, match=r"passphrase.*; seal in a terminal, .* or put the key into ssh-agent"):
+        sealed(tmp_path, key=key)
 
 
 @needs_ssh

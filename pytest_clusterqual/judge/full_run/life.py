@@ -88,7 +88,7 @@ class Life:
         self._lived = start.began  # where the last outermost span ended, or the last step of any
         self._loose = 0.0  # spans since then whose outer span was never written
         self._inner = 0.0  # such spans since the last outermost one
-        self._init = 0.0  # until work began, less such spans
+        self._init = 0.0  # seconds since then until work began, less such spans
         self._number: int | None = None  # of the last step since training began or went on
         self._work_began = math.inf
         self._done_at = math.inf
@@ -129,7 +129,7 @@ class Life:
             self._charge(self._broken.state, -self._broken.own)
         elif outage is None and self.end:
             self._idle(self.last, ending=True)
-        if self._position <= self._work_began < self._lived:  # what is around the first step was never written
+        if self._work_began <= self._lived:
             self._charge("init", max(self._init, 0.0))
         early = [(at, step) for at, step in enumerate(self._history) if isinstance(step, DoneStep)][:_EARLY]
         seconds = [step.seconds for _, step in early]
@@ -165,7 +165,9 @@ class Life:
             self._idle(line.at, following=kind)
             self._before = kind
             self._position = max(self._position, line.at + line.seconds)
-        self._inner = self._inner + _own(line) if line.nested else 0.0
+            self._inner = self._init = 0.0
+        else:
+            self._inner += _own(line)
         # What is around a step was no work in flight then, though it may be open for ever, such as an epoch.
         if not line.nested or (line.what == "step" and not line.error) or line.at < self._lived:
             self._lived = max(self._lived, line.at + line.seconds)

@@ -165,7 +165,6 @@ class Accounts:
             whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, first rank {min(ranks)}"
             yield f"{whose}: {text}"
 
-
     def _unevenly_done(self) -> Iterator[str]:
         few, many = min(self._done_after, default=(0, 0)), max(self._done_after, default=(0, 0))
         if few[0] < many[0]:

@@ -36,7 +36,9 @@ ANEW = (
     "count as lost: number each optimizer step once, not each microbatch and not anew in each epoch; or call "
     "probe.resumed(step) where training goes back"
 )
-FAILED_SAVES = "a save ended by an exception, whose time is in checkpoint but which made none: what does the script's log say?"
+FAILED_SAVES = (
+    "a save ended by an exception, whose time is in checkpoint but which made none: what does the script's log say?"
+)
 NO_END = "the last process wrote no end: it was killed, or is still running"
 RESIDUAL = (
     "more than 0.5 % and 1 s are in no state, see residual: put what the loop does between steps into probe.hook(...)"
