@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_clusterqual.model.codec import to_json
 
 RUN, STEPS, RANKS, NODES, RESTARTS = "{run}", "{steps}", "{ranks}", "{nodes}", "{restarts}"
+WORDS = (RUN, STEPS, RANKS, NODES)  # what stands for something in the command and its environment
 # What stands in a launcher line for what is known only once it is started.
 LINE = (NODES, "{node_rank}", "{nproc_per_node}", RANKS, "{address}", "{port}", RESTARTS)
 # What lies in the folder of one run: the lines of its probes, the words of the processes beside its ranks, what the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pytest_clusterqual.errors import ReadError
-from pytest_clusterqual.model.command import LINE, RESTARTS, STEPS, CommandJob
+from pytest_clusterqual.model.command import LINE, RESTARTS, STEPS, WORDS, CommandJob
 from pytest_clusterqual.model.full_run import FailureKind
 from pytest_clusterqual.read.checks import NOTHING_LEFT
 from pytest_clusterqual.read.fields import Fault, Identifier, Name, Positive, Seconds, Section
@@ -29,6 +30,7 @@ from pytest_clusterqual.read.schema import (
 # What can be done to a process that knows nothing of it.
 _FROM_OUTSIDE: tuple[FailureKind, ...] = ("kill_rank", "hang_rank", "kill_node", "sigterm")
 _PLACEHOLDER = re.compile(r"\{\w+\}")
+_OWN = {"{step}", "{rank}", "{node}"}  # in names that the script itself fills, as others that are like none of ours
 
 
 def _word(value: object) -> object:
@@ -71,6 +73,7 @@ class CommandSection(Section):
             yield ("command", 0), f"got {shown(first)}, want a Python script such as train.py, or -m and a module"
         elif first == "-m" and not rest:
             yield ("command",), "got -m alone, want the name of a module after it"
+        yield from self._misspelt()
         for index, word in enumerate(self.launcher_line):
             for unknown in set(_PLACEHOLDER.findall(word)) - set(LINE):
                 yield ("launcher_line", index), f"got {unknown}, want one of {', '.join(LINE)}"
@@ -79,6 +82,14 @@ class CommandSection(Section):
         for name in self.environment:
             if not name.isidentifier() or name.startswith("CLUSTERQUAL_"):
                 yield ("environment", name), "want a name of letters, digits and _, and none that is CLUSTERQUAL_..."
+
+    def _misspelt(self) -> Iterator[Fault]:
+        texts: dict[tuple[str | int, ...], str] = {("command", index): word for index, word in enumerate(self.command)}
+        texts |= {("environment", name): text for name, text in self.environment.items()}
+        for place, text in texts.items():
+            for unknown in set(_PLACEHOLDER.findall(text)) - set(WORDS) - _OWN:
+                if meant := difflib.get_close_matches(unknown, WORDS, n=1, cutoff=0.7):
+                    yield place, f"got {unknown}, want {meant[0]}; placeholders are {', '.join(WORDS)}"
 
     def job(self, folder: Path) -> CommandJob:
         """The words; `folder` is that of the project file."""

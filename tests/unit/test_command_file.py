@@ -246,6 +246,11 @@ def test_a_module_needs_no_file() -> None:
             "16: full_run.failure.kill_rank: got 2, want a rank below 2 = 2 node(s) x 1 rank(s)",
         ),
         (
+            'OUTPUT: "{run}/saved"',
+            'OUTPUT: "{rum}/{step}-{tag}"',
+            "7: workload.environment.OUTPUT: got {rum}, want {run}; placeholders are {run}, {steps}, {ranks}, {nodes}",
+        ),
+        (
             "  time_limit: 2 min\n",
             '  launcher_line: [torchrun, "--nnodes={node}"]\n',
             "11: workload.launcher_line[1]: got {node}, want one of {nodes}, {node_rank}, {nproc_per_node}, {ranks}, "
