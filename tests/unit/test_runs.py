@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -301,27 +300,6 @@ def test_a_full_disk_loses_nothing_that_was_recorded(tmp_path: Path) -> None:
     folder.add_record(record(value=2.0))
     assert folder.unsaved == 0
     assert RunFolder.open(tmp_path).records() == [record(value=1.0), record(value=2.0)]
-
-
-@pytest.mark.parametrize(("kept", "known"), [(0, 1), (1, 1), (2, 1), (3, 4)])
-def test_of_records_that_were_added_together_some_are_none(tmp_path: Path, kept: int, known: int) -> None:
-    folder, file = made(tmp_path), tmp_path / "records.jsonl"
-    folder.add_record(record(label="of an own case"))
-    folder.add_records([record(label=f"{size} KiB") for size in (1, 2, 4)])
-    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[: 1 + kept]))
-    again = RunFolder.open(tmp_path)
-    assert len(again.records()) == len(again.history()) == known
-    again.begin_attempt()
-    again.add_records([replace(record(), attempt=again.attempt)] * 2)
-    assert [each.attempt for each in RunFolder.open(tmp_path).records()] == [2, 2]
-    assert list(RunFolder.open(tmp_path).numbered()) == [kept + 2, kept + 3]
-
-
-def test_records_without_the_number_of_those_beside_them_are_read(tmp_path: Path) -> None:
-    folder, file = made(tmp_path), tmp_path / "records.jsonl"
-    folder.add_records([record(), record()])
-    file.write_text(file.read_text().replace(', "of": 2}', "}"))
-    assert len(RunFolder.open(tmp_path).records()) == 2
 
 
 def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
