@@ -109,7 +109,7 @@ def test_it_is_killed_once_its_own_lines_show_the_step_before(folder: Path) -> N
 
 WRAPPED = """\
 import subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 sys.exit(subprocess.run([sys.executable, "steps.py"]).returncode)
 """
 
@@ -122,7 +122,9 @@ def test_what_the_script_has_started_is_hurt_with_it(folder: Path, kind: Any, ha
         assert until(lambda: _states(folder) == ["T", "T", "T"])
     code, _, process = ended(hurt, folder)
     assert process.end is not None and code == 128 + signal.SIGKILL
-    assert until(lambda: _states(folder) == []), "no trainer lives on into the next attempt"
+    gone = until(lambda: _states(folder) == [])
+    _end_all(folder)
+    assert gone, "no trainer lives on into the next attempt"
 
 
 UNREAPED = """\
@@ -138,8 +140,7 @@ def test_the_memory_of_what_nobody_reaps_counts(folder: Path) -> None:
     _, _, told = ended(start(folder, UNREAPED), folder)
     assert told.end is not None
     assert 300 << 20 < told.end.host_peak < 400 << 20
-    for pid in _alive(folder):
-        os.kill(pid, signal.SIGKILL)
+    _end_all(folder)
 
 
 def test_another_rank_and_a_second_attempt_are_left_alone(folder: Path) -> None:
@@ -231,6 +232,11 @@ def _alive(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def _end_all(folder: Path) -> None:
+    for pid in _alive(folder):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _states(folder: Path) -> list[str]:
