@@ -43,7 +43,7 @@ def test_fixtures() -> None:
 def test_record_fields() -> None:
     assert names(Record) == [
         "schema", "run", "test", "criterion", "judgement", "conditions", "measurement", "started", "seconds",
-        "exception", "attempt", "until", "expired", "earlier", "gates_not_run",
+        "exception", "attempt", "until", "expired", "earlier", "gates_not_run", "of",
     ]  # fmt: skip
     assert names(Judgement) == [
         "quantity", "label", "value", "unit", "interval", "verdict", "reason", "requirement", "margin", "expected",
