@@ -135,8 +135,9 @@ def _step(
 ) -> None:  # fmt: skip
     with probe.data():
         own = next(batches)
-    with probe.step(step, tokens=work.tokens_per_step or None, sequences=work.global_batch), mark:
+    if work.factory is not None:  # this package's own model draws nothing
         _seed(ctx, work, step)
+    with probe.step(step, tokens=work.tokens_per_step or None, sequences=work.global_batch), mark:
         loss = job.step(own).double()
         # All ranks end after the same step.
         told = torch.stack([loss, *loss.new_tensor([notice.given, until.over and ctx.rank == 0])])

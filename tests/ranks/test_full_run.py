@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 from rank_harness import DDP, FSDP, TINY, run_ranks
+from test_factory import OWN
 
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.model.codec import from_json, to_json
 from pytest_clusterqual.model.full_run import RankRun
 from pytest_clusterqual.model.probe import Line
+from pytest_clusterqual.model.workload import Factory
 from pytest_clusterqual.probe import Probe
 from pytest_clusterqual.rank.full_run import _seed, read_process, run
 
@@ -72,6 +74,24 @@ def test_a_step_that_is_done_again_draws_the_same_numbers() -> None:
     others = [drawn(4), drawn(3, rank=1), drawn(3, seed=2)]
     assert drawn(3) == first
     assert all(len({numbers[place] for numbers in (first, *others)}) == 4 for place in range(3))
+
+
+@pytest.mark.slow
+def test_a_factory_that_drops_has_the_losses_of_an_undisturbed_run_once_it_goes_on(tmp_path: Path) -> None:
+    workload = to_json(replace(OWN, factory=Factory(name="own_made:make", arguments={"dropout": 0.5})))
+
+    def ran(name: str, steps: int) -> dict[int, float | None]:
+        ((told,),) = (
+            from_json(tuple[RankRun, ...], answer)
+            for answer in run_ranks(
+                run, tmp_path, nodes=["a"], **plan(tmp_path, name, mode="sync", workload=workload, steps=steps)
+            )
+        )
+        return losses(told)
+
+    undisturbed = ran("undisturbed", STEPS)
+    ran("resumed", EVERY + 1)
+    assert ran("resumed", STEPS) == undisturbed
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pytest_clusterqual import units
 from pytest_clusterqual.errors import MeasurementError
 from pytest_clusterqual.judge.step.arrivals import arrivals
 from pytest_clusterqual.judge.step.exposed import added, inflation, step_parts, together
@@ -59,7 +60,9 @@ def _common(traces: Sequence[Trace], steps: Sequence[Sequence[StepParts]]) -> tu
     having = Counter(step.number for of in steps for step in of)
     common = tuple(number for number, count in having.items() if count == len(steps))
     if not common:
-        told = "; ".join(f"{t.name}: {_listed([step.number for step in t.steps]) or 'none'}" for t in traces)
+        told = "; ".join(
+            f"{t.name}: {units.show_some([step.number for step in t.steps], _MOST_NAMED) or 'none'}" for t in traces
+        )
         raise MeasurementError(f"the traces have no step in common ({told}); give those of the same steps")
     return common
 
@@ -68,11 +71,11 @@ def _warnings(traces: Sequence[Trace], ranks: Sequence[RankTimes], common: Seque
     known = {trace.rank for trace in traces}
     if missing := [rank for rank in range(traces[0].world or 0) if rank not in known]:
         yield (
-            f"{len(missing)} of {traces[0].world} ranks have no trace here ({_listed(missing)}): what they do, and "
-            "waiting for them, is not seen"
+            f"{len(missing)} of {traces[0].world} ranks have no trace here ({units.show_some(missing, _MOST_NAMED)}): "
+            "what they do, and waiting for them, is not seen"
         )
     if other := sorted({step.number for of in ranks for step in of.steps} - {*common}, key=str):
-        yield f"not all traces have step {_listed(other)}: left out of what ranks cost together"
+        yield f"not all traces have step {units.show_some(other, _MOST_NAMED)}: left out of what ranks cost together"
     if len(ranks) > 1 and all(rank.arrivals is None for rank in ranks) and any(t.collectives for t in traces):
         yield "no collective was found on all traces of its group: waiting cannot be told from transfer"
     if len(ranks) > 1 and any(not collective.group for trace in traces for collective in trace.collectives):
@@ -80,9 +83,4 @@ def _warnings(traces: Sequence[Trace], ranks: Sequence[RankTimes], common: Seque
     problems = dict.fromkeys(problem for trace in traces for problem in trace.problems)
     for problem in problems:
         of = [trace.name for trace in traces if problem in trace.problems]
-        yield problem if len(of) == len(traces) else f"{_listed(of)}: {problem}"
-
-
-def _listed(names: Sequence[object]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(map(str, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+        yield problem if len(of) == len(traces) else f"{units.show_some(of, _MOST_NAMED)}: {problem}"
